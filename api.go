@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"github.com/carboy/carboy/internal/agent"
 	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
@@ -13,6 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
@@ -41,6 +43,9 @@ type (
 	Listing      = store.Listing
 	Mode         = store.Mode
 	State        = store.State
+	ChangesState = store.Changes
+	RunKind      = store.Kind
+	Workspace    = store.Workspace
 	Bottle       = store.Bottle
 	Kept         = store.Kept
 	GCPolicy     = store.Policy
@@ -54,6 +59,7 @@ type (
 	PushVerdict = receipt.PushVerdict
 	Tokens      = receipt.Tokens
 	Raw         = store.Raw
+	ExitReason  = receipt.Reason
 
 	// Limits bound a bottle, Usage says what it uses, and Posture how it is confined.
 	Limits  = bottle.Limits
@@ -63,9 +69,11 @@ type (
 	// DeployKeyError means that a deploy key may still be at its forge.
 	DeployKeyError = forgekey.LeftError
 
-	// ChangeSet holds the changes of a run.
+	// ChangeSet holds the changes of a run, and RefChange is one of a reference of git.
 	ChangeSet   = change.Set
+	RefChange   = change.RefChange
 	Change      = change.Change
+	ChangeKind  = change.Kind
 	DiffOptions = change.DiffOptions
 	DiffStat    = change.DiffStat
 	LandOptions = change.LandOptions
@@ -108,17 +116,110 @@ type (
 	ShipStatus         = ship.Status
 	ShipEntry          = ship.Entry
 	ShipProgress       = ship.Progress
+	ShipTiming         = ship.Timing
 
 	TraceReader = trace.Reader
 	Fact        = trace.Fact
+	TraceFilter = trace.Filter
+	TraceGlob   = trace.Glob
+	TraceKind   = trace.Kind
 	EgressLog   = egresslog.Reader
 	AuditReport = audit.Report
+	AuditStatus = audit.Status
 
-	// ProposalQueue holds the proposals that a person must decide.
-	ProposalQueue = supervise.Queue
+	// ProposalQueue holds the proposals that a person must decide. The others are its
+	// parameters and results.
+	ProposalQueue    = supervise.Queue
+	ProposalEntry    = supervise.Entry
+	ProposalQuery    = supervise.Query
+	ProposalListing  = supervise.Listing
+	Proposal         = supervise.Proposal
+	ProposalID       = supervise.ID
+	ProposalReply    = supervise.Reply
+	ProposalAnswer   = supervise.Answer
+	ProposalVerdict  = supervise.Verdict
+	ProposalPolicy   = supervise.Policy
+	ProposalRecord   = supervise.Record
+	ProposalKind     = supervise.Kind
+	ProposalPayload  = supervise.Payload
+	ProposalDigest   = supervise.Digest
+	ProposalChannel  = supervise.Channel
+	AskOptions       = ask.Options
+	NotApprovedError = ask.NotApprovedError
 
-	// ProposalEntry is one proposal.
-	ProposalEntry = supervise.Entry
+	// Named bottles.
+	Choices        = bottles.Choices
+	ResumeOptions  = bottles.ResumeOptions
+	Resumption     = bottles.Resumption
+	BottleState    = bottles.BottleState
+	NamedBottle    = bottles.NamedBottle
+	StartOptions   = bottles.StartOptions
+	MCPServer      = agent.MCPServer
+	Preflight      = bottles.Preflight
+	Started        = bottles.Started
+	AgentError     = bottles.AgentError
+	DestroyOptions = bottles.DestroyOptions
+
+	// This machine.
+	Finding       = doctor.Finding
+	Diagnosis     = doctor.Diagnosis
+	SandboxHealth = doctor.SandboxHealth
+	Sandbox       = doctor.Sandbox
+	Swept         = doctor.Swept
+	Resolver      = host.Resolver
+
+	// Gates.
+	AcceptOptions = judge.AcceptOptions
+	GateOptions   = judge.GateOptions
+	Judged        = judge.Judged
+	BundleOptions = judge.BundleOptions
+	BundleReport  = judge.BundleReport
+	GateBegun     = judge.GateBegun
+
+	// Runs.
+	Event         = plan.Event
+	RunOptions    = plan.Options
+	Repository    = repos.Repository
+	AttachOptions = run.AttachOptions
+	Status        = run.Status
+	CopyLimits    = run.CopyLimits
+	Copied        = run.Copied
+	ExecOptions   = run.ExecOptions
+	Prepared      = run.Prepared
+	TraceOptions  = tracing.TraceOptions
+	ShipOptions   = operator.Options
+
+	// Images.
+	Image         = plan.Image
+	PullOptions   = plan.PullOptions
+	ImageLimits   = image.Limits
+	ImageProgress = image.Progress
+
+	// Work.
+	WorkOptions  = work.WorkOptions
+	AttemptState = work.AttemptState
+	Attempt      = work.Attempt
+	AttemptUsage = work.AttemptUsage
+	Task         = work.Task
+	Worked       = work.Worked
+	PushTo       = work.PushTo
+	Pushed       = work.Pushed
+	WorkState    = work.WorkState
+	WorkAccount  = work.WorkAccount
+
+	// Errors, with what a program can tell its user.
+	OptionError      = fault.OptionError
+	ConfigError      = host.ConfigError
+	BusyError        = store.BusyError
+	AmbiguousError   = store.AmbiguousError
+	ConflictError    = change.ConflictError
+	WorkspaceError   = change.WorkspaceError
+	UnavailableError = bottle.UnavailableError
+	KeysLeftError    = repos.KeysLeftError
+	TamperedError    = run.TamperedError
+	RecordError      = run.RecordError
+	StoppedError     = work.StoppedError
+	AnsweredError    = supervise.AnsweredError
 )
 
 // Modes of a run's workspace.
@@ -144,178 +245,53 @@ const (
 	ChangesDiscarded = store.Discarded
 )
 
-// From package ask.
-type (
-	AskOptions       = ask.Options
-	NotApprovedError = ask.NotApprovedError
-)
-
-// From package bottles.
-type (
-	Choices        = bottles.Choices
-	ResumeOptions  = bottles.ResumeOptions
-	Resumption     = bottles.Resumption
-	BottleState    = bottles.BottleState
-	NamedBottle    = bottles.NamedBottle
-	StartOptions   = bottles.StartOptions
-	Preflight      = bottles.Preflight
-	Started        = bottles.Started
-	AgentError     = bottles.AgentError
-	DestroyOptions = bottles.DestroyOptions
-)
-
-// From package doctor.
-type (
-	Finding       = doctor.Finding
-	Diagnosis     = doctor.Diagnosis
-	SandboxHealth = doctor.SandboxHealth
-	Sandbox       = doctor.Sandbox
-	Swept         = doctor.Swept
-)
-
-// From package fault.
-type (
-	OptionError = fault.OptionError
-)
-
-// From package host.
-type (
-	Resolver    = host.Resolver
-	ConfigError = host.ConfigError
-)
-
-// From package judge.
-type (
-	AcceptOptions = judge.AcceptOptions
-	GateOptions   = judge.GateOptions
-	Judged        = judge.Judged
-	BundleOptions = judge.BundleOptions
-	BundleReport  = judge.BundleReport
-	GateBegun     = judge.GateBegun
-)
-
-// From package plan.
-type (
-	Event       = plan.Event
-	Image       = plan.Image
-	PullOptions = plan.PullOptions
-	RunOptions  = plan.Options
-)
-
-// From package repos.
-type (
-	Repository    = repos.Repository
-	KeysLeftError = repos.KeysLeftError
-)
-
-// From package run.
-type (
-	AttachOptions = run.AttachOptions
-	Status        = run.Status
-	CopyLimits    = run.CopyLimits
-	Copied        = run.Copied
-	ExecOptions   = run.ExecOptions
-	TamperedError = run.TamperedError
-	Prepared      = run.Prepared
-	RecordError   = run.RecordError
-)
-
-// From package tracing.
-type (
-	TraceOptions = tracing.TraceOptions
-)
-
-// From package operator.
-type (
-	ShipOptions = operator.Options
-)
-
-// From package work.
-type (
-	WorkOptions  = work.WorkOptions
-	AttemptState = work.AttemptState
-	Attempt      = work.Attempt
-	AttemptUsage = work.AttemptUsage
-	Task         = work.Task
-	Worked       = work.Worked
-	PushTo       = work.PushTo
-	Pushed       = work.Pushed
-	WorkState    = work.WorkState
-	WorkAccount  = work.WorkAccount
-	StoppedError = work.StoppedError
-)
-
-// From package bottles.
+// Ends of a run, of which a Receipt has one.
 const (
-	BottleRunning = bottles.BottleRunning
-	BottleFrozen  = bottles.BottleFrozen
-	BottleKept    = bottles.BottleKept
-	BottleOver    = bottles.BottleOver
+	ExitExited, ExitSignalled, ExitTimeout, ExitFailed = receipt.Exited, receipt.Signalled, receipt.Timeout, receipt.Failed
+	ExitMemory, ExitOutput, ExitPids                   = receipt.Memory, receipt.Output, receipt.Pids
+	ExitKilled, ExitFrozen, ExitLost, ExitRunning      = receipt.Killed, receipt.Frozen, receipt.Lost, receipt.Running
 )
 
-// From package doctor.
+// States and outcomes of bottles, gates, work, deployments, proposals and the audit log.
 const (
-	AppArmorPath = doctor.AppArmorPath
+	AppArmorPath, MaxAttempts = doctor.AppArmorPath, work.MaxAttempts
+
+	BottleRunning, BottleFrozen, BottleKept, BottleOver = bottles.BottleRunning, bottles.BottleFrozen, bottles.BottleKept, bottles.BottleOver
+
+	GatePassed, GateFailed, GateFinal, GateEscalated, GateUnavailable = gate.Passed, gate.Failed, gate.Final, gate.Escalated, gate.Unavailable
+
+	AttemptPending, AttemptRunning, AttemptJudging, AttemptRecorded = work.AttemptPending, work.AttemptRunning, work.AttemptJudging, work.AttemptRecorded
+	AttemptPushing, AttemptPushed, AttemptGranted                   = work.AttemptPushing, work.AttemptPushed, work.AttemptGranted
+	WorkRunning, WorkStopped, WorkOver                              = work.WorkRunning, work.WorkStopped, work.WorkOver
+
+	ShipNothing, ShipApplied, ShipFailed, ShipRolledBack, ShipRollbackFailed = ship.Nothing, ship.Applied, ship.Failed, ship.RolledBack, ship.RollbackFailed
+	ShipLocked, ShipRefused, ShipMismatch, ShipDestructive, ShipStale        = ship.Locked, ship.Refused, ship.Mismatch, ship.Destructive, ship.Stale
+
+	ProposalApproved, ProposalModified, ProposalRejected = supervise.Approved, supervise.Modified, supervise.Rejected
+
+	AuditIntact, AuditTampered = audit.Intact, audit.Tampered
 )
 
-// From package work.
-const (
-	MaxAttempts     = work.MaxAttempts
-	AttemptPending  = work.AttemptPending
-	AttemptRunning  = work.AttemptRunning
-	AttemptJudging  = work.AttemptJudging
-	AttemptRecorded = work.AttemptRecorded
-	AttemptPushing  = work.AttemptPushing
-	AttemptPushed   = work.AttemptPushed
-	AttemptGranted  = work.AttemptGranted
-	WorkRunning     = work.WorkRunning
-	WorkStopped     = work.WorkStopped
-	WorkOver        = work.WorkOver
-)
-
-// From package bottles.
+// Errors that tell failures apart. Their texts say what happened.
 var (
-	ErrNotKept = bottles.ErrNotKept
-	Colors     = bottles.Colors
+	ErrNoRun, ErrNoRuns, ErrRunLive, ErrUnlanded, ErrNoBottle, ErrBottleBusy = store.ErrNotFound, store.ErrNoRuns, store.ErrLive, store.ErrUnlanded, store.ErrNoBottle, store.ErrBottleBusy
+
+	ErrNotKept, ErrNoChanges, ErrNoTrace, ErrNoScenarios = bottles.ErrNotKept, review.ErrNoChanges, review.ErrNoTrace, tracing.ErrNoScenarios
+
+	ErrNotLive, ErrCopy, ErrExecRefused, ErrInterrupted, ErrUnfit = run.ErrNotLive, run.ErrCopy, run.ErrExecRefused, run.ErrInterrupted, run.ErrUnfit
+
+	ErrCommandNotFound, ErrNotExecutable, ErrBottleGone = bottle.ErrNotFound, bottle.ErrNotExecutable, bottle.ErrGone
+
+	ErrLandingBusy, ErrProtected, ErrNoSuchChange, ErrIncomplete   = change.ErrBusy, change.ErrProtected, change.ErrNoSuchChange, change.ErrIncomplete
+	ErrNothingToUndo, ErrWorkspaceReplaced, ErrChangeRecordCorrupt = change.ErrNothingToUndo, change.ErrWorkspaceReplaced, change.ErrCorrupt
+
+	ErrBaseline, ErrGateLocked, ErrNoCatalog, ErrNothingBefore = judge.ErrBaseline, judge.ErrGateLocked, judge.ErrNoCatalog, judge.ErrNothingBefore
+	ErrNoVerdict, ErrLedger, ErrNoWork, ErrWorkLocked          = judge.ErrNoVerdict, judge.ErrLedger, work.ErrNoWork, work.ErrWorkLocked
+
+	ErrNoRepository, ErrShipUnknown, ErrShipDeadline = operator.ErrNoRepository, ship.ErrUnknown, ship.ErrDeadline
+
+	ErrNoProposal, ErrProposalChanged, ErrProposalExpired, ErrNobodyWaits = supervise.ErrNotFound, supervise.ErrDigest, supervise.ErrExpired, supervise.ErrGone
 )
 
-// From package judge.
-var (
-	ErrBaseline      = judge.ErrBaseline
-	ErrGateLocked    = judge.ErrGateLocked
-	ErrNoCatalog     = judge.ErrNoCatalog
-	ErrNothingBefore = judge.ErrNothingBefore
-	ErrNoVerdict     = judge.ErrNoVerdict
-	ErrLedger        = judge.ErrLedger
-)
-
-// From package review.
-var (
-	ErrNoChanges = review.ErrNoChanges
-	ErrNoTrace   = review.ErrNoTrace
-)
-
-// From package run.
-var (
-	ErrNotLive     = run.ErrNotLive
-	ErrCopy        = run.ErrCopy
-	ErrExecRefused = run.ErrExecRefused
-	ErrInterrupted = run.ErrInterrupted
-	ErrUnfit       = run.ErrUnfit
-)
-
-// From package tracing.
-var (
-	ErrNoScenarios = tracing.ErrNoScenarios
-)
-
-// From package operator.
-var (
-	ErrNoRepository = operator.ErrNoRepository
-)
-
-// From package work.
-var (
-	ErrNoWork     = work.ErrNoWork
-	ErrWorkLocked = work.ErrWorkLocked
-)
+// Colors are the colours that a bottle can have.
+var Colors = bottles.Colors

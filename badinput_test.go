@@ -49,7 +49,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// shortDir is for sockets, whose paths must be short.
+// shortDir returns a directory with a short path, for sockets.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "cb-")

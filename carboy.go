@@ -1,10 +1,11 @@
 // Package carboy runs commands in sealed bottles and lands their changes.
 //
-// It connects the packages under internal. The command line uses nothing else to run
-// bottles, so that any program can do the same. Start reading at [Open] and [Client.Run].
+// It connects the packages under internal. The command line runs, reviews, judges and ships
+// through it, and any program can do the same; docs/architecture.md lists what the command
+// line does besides. Start reading at [Open] and [Client.Run].
 //
 // A program that uses this package must be built with CGO_ENABLED=0, and must call [Main]
-// first in its main function, because the embedded kernel re-executes the program.
+// first in its main function, because a backend may re-execute the program.
 package carboy
 
 import (
@@ -73,6 +74,7 @@ func Backends() []string { return backends.Names() }
 // Client gives access to one user's state and bottles. Its methods may be called
 // concurrently.
 type Client struct {
+	opened   Options // as Open got them, completed
 	host     *host.Host
 	review   *review.Reviewer
 	runs     *run.Runner
@@ -105,7 +107,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	stamp.Mark("state open")
-	c := &Client{host: h, review: review.New(h), operator: operator.New(h)}
+	c := &Client{opened: o, host: h, review: review.New(h), operator: operator.New(h)}
 	c.runs = run.New(h, c.review, ahead)
 	c.bottles = bottles.New(h, c.review, c.runs)
 	c.judge = judge.New(h, c.review, c.runs)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -59,9 +61,24 @@ func (c *Client) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 // Kept returns what a bottle can be resumed from, or nil.
 func (c *Client) Kept(slug string) (*store.Kept, error) { return c.bottles.Kept(slug) }
 
-// Resume continues a frozen or kept bottle and blocks until it ends, as Start does.
+// Resume continues a frozen or kept bottle and blocks until it ends, as Start does. The
+// backend that kept it holds it again, unless Options.Backend names one.
 func (c *Client) Resume(ctx context.Context, o ResumeOptions) (*Started, error) {
-	return c.bottles.Resume(ctx, o)
+	k, err := c.Kept(o.Slug)
+	if err != nil || k == nil || c.opened.Backend != "" || k.Backend == c.host.Backend.Name() {
+		return c.bottles.Resume(ctx, o) // which says what is wrong
+	}
+	if all := Backends(); !slices.Contains(all, k.Backend) {
+		return nil, &OptionError{Option: "--backend", Value: k.Backend, Reason: "kept bottle " + o.Slug + " and is not here", Advice: "name one of " + strings.Join(all, ", ") + "; it begins with the files"}
+	}
+	opened := c.opened
+	opened.Backend, opened.Ahead, opened.Quick = k.Backend, nil, true
+	other, err := Open(ctx, opened)
+	if err != nil {
+		return nil, err
+	}
+	defer other.Close()
+	return other.bottles.Resume(ctx, o)
 }
 
 // Bottles returns all named bottles, sorted by name.
@@ -186,7 +203,7 @@ func (c *Client) BundleVerdict(ctx context.Context, ref, dir string) (key string
 
 // VerifyBundle checks what BundleVerdict wrote, against a public key and names that the
 // caller trusts. It uses nothing else of this machine. The directory may hold no other
-// files, and none of more than gate.MaxInBundle bytes.
+// files, and none of more than gate.MaxBundleFile bytes.
 func VerifyBundle(ctx context.Context, dir string, o BundleOptions) (*BundleReport, error) {
 	return judge.VerifyBundle(ctx, dir, o)
 }
@@ -292,6 +309,11 @@ func (c *Client) Receipt(ctx context.Context, id store.ID) (*receipt.Receipt, er
 // Changes opens the changes of a run to its workspace.
 func (c *Client) Changes(id store.ID) (*change.Set, error) { return c.review.Changes(id) }
 
+// Refs returns the references of git that a run changed.
+func (c *Client) Refs(ctx context.Context, id store.ID) ([]change.RefChange, error) {
+	return c.review.Refs(ctx, id)
+}
+
 // Diff writes a run's changes to w.
 func (c *Client) Diff(ctx context.Context, id store.ID, w io.Writer, o change.DiffOptions) (change.DiffStat, error) {
 	return c.review.Diff(ctx, id, w, o)
@@ -315,8 +337,11 @@ func (c *Client) PlanGC(ctx context.Context, p store.Policy) (store.Plan, error)
 	return c.review.PlanGC(ctx, p)
 }
 
-// Trace opens the trace that the embedded kernel wrote of a run. The run may be live.
+// Trace opens the trace of a run. The run may be live.
 func (c *Client) Trace(id store.ID) (*trace.Reader, error) { return c.review.Trace(id) }
+
+// ParseGlob reads a pattern of paths or programs for a TraceFilter.
+func ParseGlob(s string) (TraceGlob, error) { return trace.ParseGlob(s) }
 
 // Attach copies what the command of a live run wrote last, and what it writes. If the
 // command has a terminal and Stdin is one, Attach also passes keys on.

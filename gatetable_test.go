@@ -19,7 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-var updateTable = flag.Bool("update", false, "rewrite the table of docs/gates.md")
+var updateTable = flag.Bool("update", false, "rewrite the table of docs/gates.md, and testdata/api.txt")
 
 // gateChange is one of testdata/gate/changes.yaml.
 type gateChange struct {

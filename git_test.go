@@ -173,7 +173,7 @@ cd ../deep/sub; git checkout -q main; echo l >l; git add l; git commit -qm l; gi
 echo done
 `)
 	if err != nil {
-		t.Fatalf("%v %+v\n%s", err, s.Receipt.Exit, said)
+		t.Fatalf("%v %+v\n%s", err, s, said)
 	}
 	if s.Kept || !strings.HasPrefix(said, "cloned\n2\nBot\n") || !strings.HasSuffix(said, "done\n") || !strings.Contains(said, "got 1 ci.skip") {
 		t.Errorf("%+v\n%s", s, said)

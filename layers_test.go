@@ -17,9 +17,9 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens"},
-	{"internal/policy", "internal/browsertest"},
-	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject"},
+	{"internal/policy", "internal/browsertest", "internal/scan"},
+	{"internal/audit", "internal/store", "internal/credential"},
 	{"internal/routes"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},

@@ -40,11 +40,15 @@ mkdir -p STATE/supervise/waiting 2>/dev/null && echo '{"verdict":"approved"}' > 
 ls /run /tmp | grep -i -e carboy -e sock && echo GOT a socket
 
 # Hosts that are others.
-for host in '*' '[::1]' '169.254.169.254' 'localhost' 'host.carboy.internal:22' 'supervise.carboy.internal' 'evil.example.com\u0000.example.com' 'evil\u202emoc.example.com' 'evil.example.com\nroutes:'; do
+for host in '*' '[::1]' '169.254.169.254' 'localhost' 'host.carboy.internal:22' 'supervise.carboy.internal' 'evil.example.com\u0000.example.com' 'evil\u202emoc.example.com' 'evil.example.com\nroutes:' 'db.example.com:5432/tcp'; do
 	call egress-allow "{\"host\":\"$host\",\"reason\":\"x\"}" | grep -q '"isError":true' || echo "ASKED for $host"
 done
-for more in '"private":true' '"upstream":"127.0.0.1:22"' '"bottle":"other"'; do
+for more in '"private":true' '"upstream":"127.0.0.1:22"' '"bottle":"other"' '"routes_yaml":"routes: [{host: b.example.com}]"'; do
 	call egress-allow "{\"host\":\"a.example.com\",\"reason\":\"x\",$more}" | grep -q '"isError":true' || echo "ASKED with $more"
+done
+
+for route in '{host: b.example.com, private: true}' '{host: b.example.com, token_env: A}' '{host: b.example.com, upstream: 127.0.0.1:22}' '{host: b.example.com, inspect: false}' '{host: b.example.com:1/tcp}' '{host: supervise.carboy.internal}'; do
+	call egress-allow "{\"routes_yaml\":\"routes: [$route]\",\"reason\":\"x\"}" | grep -q '"isError":true' || echo "ASKED for $route"
 done
 
 # Too much.

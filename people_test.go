@@ -26,8 +26,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// openWorld has a Client reach one server outside by the name example.com, whatever
-// allows it.
+// outside opens the client again so that its gateway reaches a server of h by the name
+// example.com, also on loopback.
 func (w *world) outside(h http.Handler) {
 	w.t.Helper()
 	srv := httptest.NewTLSServer(h)
@@ -157,7 +157,8 @@ curl -sS https://example.com/held -d "token=$T" || echo refused
 curl -sS https://example.com/again -d "token=$T" || echo refused
 call signal-done '{"status":"done","summary":"reached it"}'
 test "$1" = stay && exit 3
-call egress-block '{"host":"example.com","reason":"done with it"}'
+call list-egress-routes '{}' | grep -q 'host: example.com' && echo listed
+call egress-block '{"routes_yaml":"routes: [{host: example.com}]","justification":"done with it"}'
 curl -sS https://example.com/last || echo gone
 `, ""))
 	w.outside(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -174,7 +175,7 @@ curl -sS https://example.com/last || echo gone
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, want := range []string{"refused\n", "Approved.", "go on", "answer of /second", "answer of /held", "answer of /again", "taken down", "not be reached any more", "gone\n"} {
+	for _, want := range []string{"refused\n", "Approved.", "go on", "answer of /second", "answer of /held", "answer of /again", "taken down", "listed\n", "not be reached any more", "gone\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
@@ -191,6 +192,12 @@ curl -sS https://example.com/last || echo gone
 	past := a.seen[0].Proposal.Payload.(supervise.EgressAllow).Past
 	if len(past) == 0 || !strings.Contains(past[0].What, "example.com") {
 		t.Errorf("what it would have allowed: %+v", past)
+	}
+	blocked := a.seen[2].Proposal.Payload.(supervise.EgressBlock).Past
+	for what, want := range map[string]bool{"GET example.com:443/second": true, "POST example.com:443/held": true, "GET example.com:443/first": false} {
+		if got := slices.Contains(blocked, supervise.PastRequest{What: what, Count: 1}); got != want {
+			t.Errorf("%s among what was allowed: %t, in %+v", what, got, blocked)
+		}
 	}
 	p := s.Receipt.Proposals
 	if p == nil || len(p.List) != 3 || p.Total != 3 || len(p.Signals) != 1 || p.List[0].Verdict != "approved" || p.List[0].Effect != "done" || p.List[0].By == "" {
@@ -216,7 +223,7 @@ func TestPeopleResume(t *testing.T) {
 	token := "gh" + "p_" + strings.Repeat("zB3dE5gH7j", 4)[:36]
 	w := agents(t, nil, peopleFiles(`T=gh; T=${T}`+token[2:]+`
 curl -sS https://example.com/a -o /dev/null -d "token=$T" -w '%{http_code}\n' && exit 0
-call egress-allow '{"host":"example.com","reason":"x"}' > /dev/null
+call egress-allow '{"routes_yaml":"routes: [{host: example.com, git: {fetch: true}}]","justification":"x"}' > /dev/null
 curl -sS https://example.com/b -o /dev/null -d "token=$T" -w '%{http_code}\n'
 exit 3
 `, ""))
@@ -255,6 +262,7 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 		digest     supervise.Digest
 	}{
 		"rejected": {"", "Rejected.", supervise.Rejected, supervise.Digest{}},
+		"nobody":   {"limits: {approval: 300ms}\n", "Nobody answered in time", "", supervise.Digest{}},
 		"off":      {"supervise: false\n", "Could not resolve host: supervise.carboy.internal", supervise.Approved, supervise.Digest{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -271,8 +279,11 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 			if n := strings.Count(a.kinds(), "egress"); name == "rejected" && n != 1 || name == "off" && n != 0 {
 				t.Errorf("asked: %s\n%s", a.kinds(), out.String())
 			}
-			if s != nil && (s.Receipt.Proposals != nil) != (name == "rejected") {
+			if s != nil && (s.Receipt.Proposals != nil) != (name != "off") {
 				t.Errorf("%+v", s.Receipt.Proposals)
+			}
+			if name == "nobody" && (s == nil || len(s.Receipt.Proposals.List) != 1 || s.Receipt.Proposals.List[0].Verdict != string(supervise.Expired)) {
+				t.Errorf("%+v", s)
 			}
 		})
 	}

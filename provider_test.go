@@ -285,14 +285,14 @@ func TestKeyVariables(t *testing.T) {
 func TestPiServer(t *testing.T) {
 	bottle := func(settings string) string { return "agent_provider: {template: pi, settings: {" + settings + "}}" }
 	env := map[string]string{"MODELS_KEY": "sk-0123456789abcdef0123"}
-	w := provided(t, env, bottle("provider: mine, base_url: 'https://models.example.com/v1', models: [big, small], api_key_env: MODELS_KEY, context_window: 64000, max_tokens: 4096, max_tokens_field: max_tokens"), "")
+	w := provided(t, env, bottle("provider: mine, base_url: 'https://models.example.com/v1', models: [big, small], api_key_env: MODELS_KEY, context_window: 64000, max_tokens: 4096, max_tokens_field: max_tokens, supports_developer_role: false"), "")
 	p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
 	mine := at(t, parsed(t, "x.json", made(t, p, ".pi/agent/models.json")), "providers", "mine")
 	if at(t, mine, "baseUrl") != "https://models.example.com:443/v1" || at(t, mine, "api") != "openai-completions" || at(t, mine, "apiKey") != "MODELS_KEY" {
 		t.Errorf("%v", mine)
 	}
 	big := at(t, mine, "models").([]any)[0]
-	if at(t, big, "id") != "big" || at(t, big, "contextWindow") != 64000.0 || at(t, big, "maxTokens") != 4096.0 || at(t, big, "compat", "maxTokensField") != "max_tokens" {
+	if at(t, big, "id") != "big" || at(t, big, "contextWindow") != 64000.0 || at(t, big, "maxTokens") != 4096.0 || at(t, big, "compat", "maxTokensField") != "max_tokens" || at(t, big, "compat", "supportsDeveloperRole") != false {
 		t.Errorf("%v", big)
 	}
 	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != "models.example.com" || r[0].Options().Credential != (policy.Credential{Scheme: credential.Bearer, Env: "MODELS_KEY"}) {

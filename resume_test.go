@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -488,5 +489,58 @@ func TestCarriedBottle(t *testing.T) {
 	there.freeze(k)
 	if slug, err = there.c.ImportBottle(context.Background(), bytes.NewReader(file.Bytes()), digest); err != nil || slug != "a-2" {
 		t.Errorf("beside it: %q %v", slug, err)
+	}
+}
+
+// A bottle is resumed by the backend that kept it, unless one is named; a record of before
+// there was a choice is the first backend's. Where it is another's, this is said.
+func TestResumeBackend(t *testing.T) {
+	w, _ := talkers(t)
+	ctx := context.Background()
+	ws, err := store.ResolveWorkspace(w.ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := w.c.host.Store.CreateBottle(ctx, store.Bottle{Label: "a", Agent: "a", Bottles: []string{"c"}, Mode: store.Overlay, Workspace: ws})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := errors.New("stop here")
+	for _, x := range []struct {
+		kept, named, why string
+		live             bool
+	}{
+		{"", "", "", true},
+		{"", Backends()[0], "", true},
+		{Backends()[0], "", "", true},
+		{"vmware", Backends()[0], "the backend vmware, and this is " + Backends()[0], false},
+		{"vmware", "", "", false}, // refused: it is not here
+	} {
+		lock, err := w.c.host.Store.LockBottle(b.Slug)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := &store.Kept{Run: "01m7zfh1w3f9xx5apx1tbxs2n7", Build: w.c.host.Build, Arch: runtime.GOARCH, Backend: x.kept, Live: []store.KeptPart{{Name: "y"}}, Files: store.KeptPart{Name: "x"}, Thaw: []byte("{}")}
+		_, err = lock.KeptDir(k.Run)
+		if err = errors.Join(err, lock.Keep(k)); err != nil {
+			t.Fatal(err)
+		}
+		lock.Unlock()
+		opened := w.c.opened
+		opened.Backend = x.named
+		c, err := Open(ctx, opened)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r *bottles.Resumption
+		_, err = c.Resume(ctx, bottles.ResumeOptions{Slug: b.Slug, Confirm: func(p *bottles.Preflight) error { r = p.Resumption; return stop }})
+		var bad *OptionError
+		switch refused := x.named == "" && x.kept == "vmware"; {
+		case refused && (!errors.As(err, &bad) || bad.Value != "vmware" || r != nil):
+			t.Errorf("%+v: %v", x, err)
+		case !refused && (!errors.Is(err, stop) || r.Live != x.live || !strings.Contains(r.Why, x.why)):
+			t.Errorf("%+v: %v, %+v", x, err, r)
+		}
+		c.Close()
 	}
 }

@@ -218,8 +218,8 @@ func TestStartInteractive(t *testing.T) {
 	s.await("Who are you")
 	s.typed("me\n")
 	s.await("start it? [y/N]")
-	s.typed("\n")
-	if code := s.end(); code != 125 || strings.Contains(s.text(), "hello me") {
+	s.typed("n\n") // a cancel, and no failure
+	if code := s.end(); code != 0 || strings.Contains(s.text(), "hello me") || !strings.Contains(s.text(), "not confirmed; nothing was changed") {
 		t.Errorf("exit code %d:\n%s", code, s.text())
 	}
 	// Who presses ^C at a question is not held.
@@ -251,6 +251,7 @@ func TestStartAsks(t *testing.T) {
 	for _, name := range []string{"one", "two", "three"} {
 		files["bottles/"+name+".md"] = "---\nagent_provider: {template: command, settings: {command: [sh, -c, 'echo in " + name + "; exit 3', '{prompt}']}}\n---\n"
 	}
+	files["bottles/zz.md"] = "---\nextends: nowhere\n---\n"
 	d := newDen(t, files)
 	dir := d.home + "/ws/.carboy/agents"
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/zither.md", []byte("---\nbottle: one\ndescription: \"\\e]0;owned\\a\\e[2Jnice\"\n---\n"), 0o644)); err != nil {
@@ -262,6 +263,7 @@ func TestStartAsks(t *testing.T) {
 	s.await(`\x1b]0;owned\x07\x1b[2Jnice`)
 	s.typed("first\r")
 	s.await("In which bottles?")
+	s.await("can't be used: ") // zz
 	s.await("[1]")
 	s.typed("+") // one after two
 	s.await("[2]")

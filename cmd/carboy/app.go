@@ -110,6 +110,10 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	if err == nil {
 		return a.code
 	}
+	if errors.Is(err, errNotConfirmed) {
+		a.say(plainText, "%s", errNotConfirmed.Error())
+		return 0
+	}
 	code := a.codeOf(cmd, err)
 	a.report(cmd, args, err, code)
 	return code

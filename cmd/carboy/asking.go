@@ -107,7 +107,7 @@ func (a *app) baselineAcceptCmd() *cobra.Command {
 	f := &acceptFlags{}
 	lost, tests := false, []string{}
 	cmd := &cobra.Command{
-		Use: "accept [VERDICT]", Short: "let phases do what a verdict saw, or tests be gone that it misses", Long: baselineAcceptLong,
+		Use: "accept [VERDICT]", Short: "accept what a verdict's phases did, or the loss of tests", Long: baselineAcceptLong,
 		Example: "  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  carboy gate baseline accept --lost-tests --test pkg.TestOld --unsigned\n  carboy gate baseline accept --unsigned --wait 1h     # somebody at carboy supervise decides",
 		Args:    oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -126,7 +126,7 @@ func (a *app) baselineAcceptCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&lost, "lost-tests", false, "let the tests be gone that the verdict misses")
+	cmd.Flags().BoolVar(&lost, "lost-tests", false, "accept that the tests are gone which the verdict reports as lost")
 	cmd.Flags().StringArrayVar(&tests, "test", nil, "only this test, by its `ID`; repeatable")
 	f.add(cmd)
 	return cmd
@@ -135,8 +135,8 @@ func (a *app) baselineAcceptCmd() *cobra.Command {
 func (a *app) baselineSignCmd() *cobra.Command {
 	f := &acceptFlags{}
 	cmd := &cobra.Command{
-		Use: "sign", Short: "sign the baseline that lies here", Args: noArgs,
-		Long:    "Signs the work tree's baseline, such as the first, which carboy gate init wrote. What\nis new in it is shown.\n" + signLong,
+		Use: "sign", Short: "sign the work tree's baseline", Args: noArgs,
+		Long:    "Signs the work tree's baseline, such as the first one, which carboy gate init wrote.\nShows the new entries.\n" + signLong,
 		Example: "  carboy gate baseline sign --as me@example.org --key ~/.ssh/id_ed25519",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := a.accepting(f)

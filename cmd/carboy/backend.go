@@ -8,9 +8,10 @@ import (
 	"github.com/carboy/carboy"
 )
 
-// bottleMakers lists the commands that make bottles. Each has --backend.
+// bottleMakers lists the commands that make bottles or say what one would be. Each has
+// --backend.
 var bottleMakers = []string{
-	"run", "start", "resume", "work", "demo", "doctor", "escape-test", "sandbox health",
+	"run", "start", "resume", "work", "demo", "doctor", "escape-test", "sandbox health", "sandbox inspect",
 	"gate init", "gate run", "gate trace", "gate baseline record",
 }
 

@@ -49,7 +49,11 @@ func (a *app) choose(ctx context.Context, c *carboy.Client, f *startFlags, o *ca
 			}
 			bottles.Chosen = there.Own(agent.Chosen)
 			for _, name := range there.Bottles {
-				bottles.Items = append(bottles.Items, prompt.Item{Name: name})
+				words := ""
+				if err := there.Broken[name]; err != nil {
+					words = "can't be used: " + err.Error()
+				}
+				bottles.Items = append(bottles.Items, prompt.Item{Name: name, Words: words})
 			}
 			for _, name := range bottles.Chosen {
 				if !slices.Contains(there.Bottles, name) {

@@ -52,7 +52,7 @@ func (a *app) cpCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().Var(&most, "max-bytes", "the most that is copied, such as 1GiB (default 10GiB)")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing but errors and what was left out")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only errors and what was left out")
 	return cmd
 }
 

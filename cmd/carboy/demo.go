@@ -195,7 +195,7 @@ func (d *demo) review(ctx context.Context, c *carboy.Client, rec *receipt.Receip
 		return err
 	}
 	fmt.Fprintf(d.a.stdout, "   $ cat notes.txt\n%s\n", indented(safetext.Lines(string(b), 1000)))
-	fmt.Fprintln(d.a.stdout, "The git hook would have needed --include-protected. Now try it on your own work:\ncarboy run -it -- bash")
+	fmt.Fprintln(d.a.stdout, "The git hook never lands; editors' settings need --include-protected. Now try it on your own work:\ncarboy run -it -- bash")
 	return d.check(rec, string(b))
 }
 

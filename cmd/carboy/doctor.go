@@ -25,7 +25,7 @@ and, when run by root, installs it.`
 func (a *app) doctorCmd() *cobra.Command {
 	var fix, asJSON bool
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "look whether bottles work here", Long: doctorLong, GroupID: "keep", Args: noArgs,
+		Use: "doctor", Short: "check whether bottles work here", Long: doctorLong, GroupID: "keep", Args: noArgs,
 		Example: "  carboy doctor\n  sudo carboy doctor --fix",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
@@ -53,7 +53,7 @@ func (a *app) doctorCmd() *cobra.Command {
 }
 
 func (a *app) printDiagnosis(d carboy.Diagnosis) {
-	fmt.Fprintf(a.stdout, "carboy %s, embedded kernel %s\n\n", d.Build, d.Kernel)
+	fmt.Fprintf(a.stdout, "carboy %s, %s %s\n\n", d.Build, d.Backend, d.Kernel)
 	for _, f := range d.Findings {
 		mark, c := "ok  ", greenText
 		if !f.OK {

@@ -16,6 +16,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/safetext"
@@ -87,6 +88,7 @@ type checkedRoute struct {
 	Conditions int    `json:"conditions"` // alternatives; 0: every request
 	Credential string `json:"credential,omitempty"`
 	Upstream   string `json:"upstream,omitempty"` // where its requests go instead
+	GitFetch   bool   `json:"git_fetch"`
 }
 
 type decision struct {
@@ -137,6 +139,7 @@ func (c *checked) describe(file *routes.File, env func(string) (string, bool)) {
 	for _, r := range file.Routes {
 		o := r.Options()
 		cr := checkedRoute{Rule: r.Rule(), Host: r.String(), Inspect: !o.Opaque && r.Protocol() == policy.ProtocolWeb, Private: r.Private(), Conditions: len(o.Matches)}
+		cr.GitFetch = cr.Inspect && r.Fetches()
 		if !o.Upstream.IsZero() {
 			cr.Upstream = o.Upstream.String()
 		}
@@ -176,6 +179,7 @@ type wantedRequest struct {
 	name    string
 	literal netip.Addr
 	port    uint16
+	url     *url.URL
 	policy.Request
 }
 
@@ -195,7 +199,7 @@ func parseRequest(s string, headers []string) (*wantedRequest, error) {
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, bad("%q is no http or https URL", raw)
 	}
-	w := &wantedRequest{text: method + " " + raw, name: u.Hostname(), port: 443}
+	w := &wantedRequest{text: method + " " + raw, name: u.Hostname(), port: 443, url: u}
 	if u.Scheme == "http" {
 		w.port = 80
 	}
@@ -244,6 +248,12 @@ func decide(rs []policy.Route, w *wantedRequest) (*decision, error) {
 		}
 		v, d.Missed = rv.Verdict, rv.Missed
 		d.Allow, d.Hint = rv.Remedy(w.name, w.port, w.Path, v.Private)
+		if v.Allowed {
+			r := &http.Request{Method: w.Method, URL: w.url, Header: w.Header}
+			if reason, detail, hint := gateway.RefuseOn(rv.Route, r); reason != gateway.ReasonOK {
+				v.Allowed, v.Reason, d.Missed, d.Hint = false, policy.Reason(reason), detail, hint
+			}
+		}
 	}
 	if !v.Allowed && (v.Reason == policy.ReasonNoRoute || v.Reason == policy.ReasonPort || v.Reason == policy.ReasonLiteral) {
 		d.Allow = policy.AllowFlag(w.name, w.port, w.Path, false)
@@ -279,19 +289,23 @@ func (a *app) printChecked(c *checked) {
 			}
 		}
 		fmt.Fprintln(a.stdout, show(strings.TrimSpace(d.Request+": "+word+" "+d.Rule)))
-		if d.Missed != "" {
+		git := strings.HasPrefix(string(d.Reason), "git-")
+		switch {
+		case git || d.Reason == "connect-method":
+			fmt.Fprintln(a.stdout, "  "+show(d.Missed))
+		case d.Missed != "":
 			fmt.Fprintln(a.stdout, "  not met: "+show(d.Missed))
 		}
 		if d.Allow != "" {
 			fmt.Fprintln(a.stdout, "  would be allowed with "+show(d.Allow))
 		}
-		if d.Hint != "" && d.Missed == "" {
+		if d.Hint != "" && (git || d.Missed == "") {
 			fmt.Fprintln(a.stdout, "  "+show(d.Hint))
 		}
 		return
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RULE\tHOST\tREQUESTS\tCREDENTIAL\tTLS")
+	fmt.Fprintln(w, "RULE\tHOST\tREQUESTS\tCREDENTIAL\tTLS\tGIT")
 	for _, r := range c.Routes {
 		requests, tls := "all", "inspected"
 		if r.Conditions > 0 {
@@ -300,6 +314,10 @@ func (a *app) printChecked(c *checked) {
 		if !r.Inspect {
 			requests, tls = "-", "passed unseen"
 		}
+		git := "-"
+		if r.GitFetch {
+			git = "fetch"
+		}
 		host := r.Host
 		if r.Private {
 			host += " (private)"
@@ -307,7 +325,7 @@ func (a *app) printChecked(c *checked) {
 		if r.Upstream != "" {
 			host += " → " + r.Upstream
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", show(r.Rule), show(host), requests, show(first(r.Credential, "-")), tls)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", show(r.Rule), show(host), requests, show(first(r.Credential, "-")), tls, git)
 	}
 	w.Flush()
 }

@@ -175,6 +175,11 @@ func (a *app) printExplained(e *manifest.Effective) {
 			from += ", instead of " + a.tilde(x.Over[n-1].String())
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", safetext.String(x.Key, 120), safetext.String(explainedText(x), maxShown), safetext.String(a.tilde(from), 500))
+		if d, ok := x.Value.(routes.Description); ok {
+			for _, s := range routeDetails(d) {
+				fmt.Fprintf(w, "\t  %s\t\n", safetext.String(s, 2*maxShown))
+			}
+		}
 	}
 	w.Flush()
 }
@@ -219,7 +224,7 @@ func routeText(d routes.Description) string {
 		more = append(more, strings.TrimSpace(d.AuthScheme+" "+first(d.TokenEnv, d.Credential)))
 	}
 	if d.Git != nil {
-		more = append(more, "git fetch")
+		more = append(more, map[bool]string{true: "git fetch", false: "no git fetch"}[d.Git.Fetch])
 	}
 	if d.Inspect != nil {
 		more = append(more, "passed unseen")
@@ -234,6 +239,41 @@ func routeText(d routes.Description) string {
 		return d.Host
 	}
 	return d.Host + " (" + strings.Join(more, ", ") + ")"
+}
+
+// routeDetails says in words which requests a route allows and how they are scanned, where
+// that is not the default.
+func routeDetails(d routes.Description) []string {
+	var out []string
+	for _, m := range d.Matches {
+		words := []string{first(strings.Join(m.Methods, ", "), "any method")}
+		for i, p := range m.Paths {
+			form := map[string]string{"prefix": "%s and below", "exact": "exactly %s", "regex": "paths like %s"}[p.Type]
+			words = append(words, map[bool]string{true: "of ", false: "or "}[i == 0]+fmt.Sprintf(form, p.Value))
+		}
+		for _, h := range m.Headers {
+			form := map[string]string{"exact": "with the header %s: %s", "regex": "with a header %s like %s"}[h.Type]
+			words = append(words, fmt.Sprintf(form, h.Name, h.Value))
+		}
+		out = append(out, strings.Join(words, " "))
+	}
+	dlp := d.DLP
+	if dlp == nil {
+		return out
+	}
+	switch x := dlp.Outbound.(type) {
+	case bool:
+		out = append(out, "requests are not scanned")
+	case []string:
+		out = append(out, "requests are scanned for "+strings.Join(x, ", "))
+	}
+	if words := map[string]string{"block": "is refused", "redact": "is masked"}[dlp.OnMatch]; words != "" {
+		out = append(out, "what is found in a request "+words)
+	}
+	if dlp.Inbound != nil {
+		out = append(out, "answers are not scanned")
+	}
+	return out
 }
 
 const schemaLong = `Print the JSON Schema of a bottle's or an agent's front matter, or of a route file,

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -451,7 +450,7 @@ The others that are named go all the same; the exit code is of the first that st
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				code := 0 // of the first that stays
+				code := exitcode.OK // of the first that stays
 				for _, ref := range args {
 					id, err := c.RemoveVerdict(ctx, ref)
 					if err == nil {
@@ -463,7 +462,7 @@ The others that are named go all the same; the exit code is of the first that st
 						return err
 					}
 					a.report(cmd, args, err, a.codeOf(cmd, err))
-					code = cmp.Or(code, a.codeOf(cmd, err))
+					code = exitcode.First(code, a.codeOf(cmd, err))
 				}
 				if a.code = code; code != 0 {
 					return errReported
@@ -504,10 +503,10 @@ func (a *app) gateKindsCmd() *cobra.Command {
 
 func (a *app) gateBaselineCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "baseline", Short: "what phases are allowed to do", Args: a.unknownCommand,
+		Use: "baseline", Short: "show, accept and sign what phases may do", Args: a.unknownCommand,
 		Long: `The baseline says what the phases of a gate executed, reached, read and wrote when
-they were approved. Whatever is new fails the trace signal, until a person
-accepts it, and signs it: the file counts once it is committed to the base.`,
+they were approved. Anything new fails the trace signal until a person accepts and
+signs it. The file counts once it is committed to the base.`,
 		Example: "  carboy gate baseline diff\n  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  git add .carboy && git commit",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -554,7 +553,7 @@ func (a *app) baselineShowCmd() *cobra.Command {
 func (a *app) baselineDiffCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "diff [VERDICT]", Short: "show what a verdict's phases did beside the baseline", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
+		Use: "diff [VERDICT]", Short: "show what a verdict's phases did that the baseline does not allow", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				d, err := c.BaselineDrift(ctx, ".", onlyArg(args))

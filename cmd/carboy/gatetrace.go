@@ -197,13 +197,13 @@ func (a *app) scenarioProgress() func(carboy.ScenarioEvent) {
 	}
 }
 
-const sandboxLong = `A sandbox is what a bottle runs in: an embedded kernel in user space, confined by
-the host's. health says whether this machine can run one and what holds it,
-inspect what one was or would be, gc removes what dead ones left.`
+const sandboxLong = `A bottle runs in a sandbox, which the backend makes.
+health checks whether this machine can run sandboxes and shows how it confines them,
+inspect describes one, and gc removes what dead ones left.`
 
 func (a *app) sandboxCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sandbox", Short: "whether sandboxes work here, what they are, what they left", Long: sandboxLong, GroupID: "keep", Args: a.unknownCommand,
+		Use: "sandbox", Short: "check and inspect sandboxes, and remove what dead ones left", Long: sandboxLong, GroupID: "keep", Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.sandboxHealthCmd(), a.sandboxInspectCmd(), a.sandboxGCCmd())
@@ -317,13 +317,12 @@ func (a *app) showSandbox(x *carboy.Sandbox) error {
 func (a *app) sandboxGCCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "gc", Short: "remove what sandboxes left that are gone", Args: noArgs,
-		Long: `Remove what dead sandboxes left: scratch files, control sockets, bottles that waited
-or pushed and were killed; what a gate left that was killed: the trees that it judged,
-its phases, and evidence for a verdict that never was; and build caches that gates
-keep of a base, where they are old, too much, or not what was recorded. Verdicts,
-records of other runs, and changes that nobody has landed, stay: carboy gc is for
-runs.`,
+		Use: "gc", Short: "remove what dead sandboxes left", Args: noArgs,
+		Long: `Removes what dead sandboxes left: scratch files, control sockets, and bottles that
+waited or pushed; and what killed gates left: the trees that they judged, their
+phases, and evidence without a verdict. Also removes gates' build caches that are
+old, over the limit, or differ from their record. Keeps verdicts, records of other
+runs, and changes that nobody has landed: carboy gc removes runs.`,
 		Example: "  carboy sandbox gc\n  carboy sandbox gc --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {

@@ -81,7 +81,7 @@ func (a *app) imageFor(ctx context.Context, c *carboy.Client, p *carboy.Prefligh
 	defer stop()
 	img, err := c.BuildImage(ctx, p, func(s string) { a.say(dimText, "build: %s", safetext.String(s, 200)) })
 	if errors.Is(err, context.Canceled) {
-		return nil, fmt.Errorf("%w while the image was being built; nothing half is kept", carboy.ErrInterrupted)
+		return nil, fmt.Errorf("%w while the image was built; the unfinished image is not kept", carboy.ErrInterrupted)
 	}
 	return img, err
 }
@@ -101,7 +101,7 @@ func (a *app) pull(ctx context.Context, c *carboy.Client, ref, pin string) (*car
 		}
 	}})
 	if errors.Is(err, context.Canceled) {
-		return nil, fmt.Errorf("%w while the image was being fetched; nothing half is kept", carboy.ErrInterrupted)
+		return nil, fmt.Errorf("%w while the image was fetched; the unfinished image is not kept", carboy.ErrInterrupted)
 	}
 	return img, err
 }

@@ -118,7 +118,12 @@ type poolStatus struct {
 // poolable reports whether a run can use a bottle of the pool.
 func (a *app) poolable(f *runFlags, o *carboy.RunOptions) bool {
 	switch {
-	case f.pool.n == 0, a.verbose, a.backend != "" && a.backend != carboy.Backends()[0], carboy.CanPrepare(o) != nil, a.env("CARBOY_GVISOR_DEBUG") != "":
+	case f.pool.n == 0, a.verbose, carboy.CanPrepare(o) != nil, a.env(bottle.DebugEnv) != "":
+		return false
+	case a.backend != "" && a.backend != carboy.Backends()[0]:
+		if !f.quiet {
+			a.say(plainText, "not from the pool: its bottles are of the backend %s", carboy.Backends()[0])
+		}
 		return false
 	case f.tty:
 		// The shell must be able to stop a background job that reads from the terminal,

@@ -261,7 +261,7 @@ func TestLandAsks(t *testing.T) {
 		lands  bool
 		code   int
 	}{
-		{"\n", false, 1}, {"n\n", false, 1}, {"\x04", false, 1}, {"yeah\n", false, 1}, {"\x03", false, 1}, {"y\n", true, 0},
+		{"\n", false, 0}, {"n\n", false, 0}, {"\x04", false, 0}, {"yeah\n", false, 0}, {"\x03", false, 1}, {"y\n", true, 0},
 	} {
 		s := terminalIn(t, home, "land")
 		s.await("[y/N]")

@@ -48,7 +48,7 @@ the very instruction where it was.
 
 Connections do not live on: what is inside finds them broken off. Commands of carboy
 exec end. What could not be kept of the processes is said; the files always are, and
-resume then begins with them.
+resume then begins with them. One that is frozen or kept stays as it is.
 
 With --to all of it is also written to a file, for carboy resume --from on another
 machine that has the same manifests and, at the same path, the workspace. The file has
@@ -64,8 +64,13 @@ func (a *app) freezeCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				k, err := c.Freeze(ctx, args[0])
-				if to != "" && errors.Is(err, carboy.ErrNotLive) {
-					k, err = c.Kept(args[0])
+				before := errors.Is(err, carboy.ErrNotLive)
+				if before {
+					kept, kerr := c.Kept(args[0])
+					if kerr != nil || kept == nil {
+						return errors.Join(kerr, err)
+					}
+					k, err = kept, nil
 				}
 				if err != nil {
 					return err
@@ -80,6 +85,10 @@ func (a *app) freezeCmd() *cobra.Command {
 				for _, p := range k.Parts() {
 					size += p.Size
 				}
+				if before {
+					a.say(plainText, "bottle %s was %s already (%s): carboy resume %s", args[0], map[bool]string{true: "frozen", false: "kept"}[k.Frozen], receipt.Bytes(size), args[0])
+					return nil
+				}
 				if k.WhyNot != "" {
 					a.say(plainText, "its processes could not be kept: %s", safetext.String(k.WhyNot, 300))
 				}
@@ -89,7 +98,7 @@ func (a *app) freezeCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what is kept: run, at, build, files, live")
-	cmd.Flags().StringVar(&to, "to", "", "write it to a new `FILE` too, also when it was frozen or kept before")
+	cmd.Flags().StringVar(&to, "to", "", "write it to a new `FILE` too")
 	return cmd
 }
 
@@ -120,8 +129,8 @@ const resumeLong = `Go on with a bottle that was frozen, or that was kept when i
 
 A frozen one goes on where it was, with its processes, memory and files, and with the
 terminal or the streams of this command. Where that can't be (it was frozen by another
-carboy or on another kind of processor, or its workspace has lost a file that was
-open) this is said, and its agent begins with the files, in its old conversation where
+carboy or backend or on another kind of processor, or its workspace has lost a file that
+was open) this is said, and its agent begins with the files, in its old conversation where
 it has one. So does a kept one. --headless --prompt gives the agent its next task in
 that conversation.
 
@@ -134,6 +143,7 @@ type resumeFlags struct {
 	headless, filesOnly          bool
 	yes, quiet, json, keep       bool
 	environ                      list
+	askFor                       span
 }
 
 func (a *app) resumeCmd() *cobra.Command {
@@ -157,17 +167,18 @@ func (a *app) resumeCmd() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
-	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do next, a `TEXT`; with --headless")
+	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end, without questions")
+	fl.StringVar(&f.prompt, "prompt", "", "the agent's next task, a `TEXT`; with --headless")
 	fl.BoolVar(&f.filesOnly, "files", false, "begin with the files, though the processes were kept")
 	fl.StringVar(&f.from, "from", "", "take the bottle from a `FILE` that carboy freeze --to wrote; with --digest")
 	fl.StringVar(&f.digest, "digest", "", "the file's `DIGEST`, as carboy freeze printed it")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
 	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
+	a.askForFlag(fl, &f.askFor)
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	return cmd
 }
 
@@ -176,7 +187,11 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	case f.headless != (f.prompt != ""):
 		return usagef("carboy resume BOTTLE --headless --prompt 'go on'", "resume: --headless and --prompt need each other")
 	case f.json && !f.headless:
-		return usagef("add --headless --prompt TEXT", "resume: --json is for an agent that nobody sits in front of")
+		return usagef("add --headless --prompt TEXT", "resume: --json needs --headless")
+	}
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return err
 	}
 	c, err := a.open(ctx)
 	if err != nil {
@@ -189,7 +204,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		}
 	}
 	o := carboy.ResumeOptions{
-		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Policy: f.policy, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Policy: f.policy, AskFor: askFor, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
 		Terminal: !f.headless && isTerminal(a.stdin) && isTerminal(a.stdout),
 	}
 	if f.json {
@@ -203,7 +218,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	} else {
 		o.Stdout, o.Stderr = tame(o.Stdout), tame(o.Stderr)
 	}
-	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
 	o.OnEvent = n.event
 	s, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts

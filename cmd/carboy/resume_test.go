@@ -38,6 +38,9 @@ func TestAttachFreezeResume(t *testing.T) {
 	if code := s.end(); code != 125 || !strings.Contains(s.text(), "carboy resume waits") {
 		t.Errorf("exit code %d: %s", code, s.text())
 	}
+	if _, msg, code := d.carboy("freeze", "waits"); code != 0 || !strings.Contains(msg, "was frozen already") {
+		t.Errorf("again: %d %s", code, msg)
+	}
 	// It had a terminal, and needs one.
 	if _, msg, code := d.carboy("resume", "waits"); code != 125 || !strings.Contains(msg, "terminal") {
 		t.Errorf("%d %s", code, msg)

@@ -114,19 +114,28 @@ func (a *app) diffCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				var refs []change.RefChange
+				if len(paths) == 0 {
+					if refs, err = c.Refs(ctx, m.ID); err != nil {
+						return err
+					}
+				}
 				if asJSON {
-					return a.printJSON(set)
+					return a.printJSON(struct {
+						*change.Set
+						Refs []change.RefChange `json:"refs,omitempty"`
+					}{set, refs})
 				}
 				if stat {
-					return a.printStat(a.shown(), set, fromHere(m, paths), len(set.Changes), git)
+					return a.printStat(a.shown(), set, refs, fromHere(m, paths), len(set.Changes), git)
 				}
-				_, err = set.Diff(a.shown(), change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Git: git})
+				_, err = set.Diff(a.shown(), change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Git: git, Refs: refs})
 				return err
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&stat, "stat", false, "only the list of paths")
-	cmd.Flags().BoolVar(&git, "git", false, "show git's own objects, logs and index too")
+	cmd.Flags().BoolVar(&git, "git", false, "show git's own files too, which are never copied")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
 	return cmd
 }
@@ -147,7 +156,7 @@ func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *ch
 var kindMarks = map[change.Kind]string{change.Add: "A", change.Modify: "M", change.Delete: "D", change.Mode: "m", change.Retype: "T"}
 
 // printStat lists the selected changes, at most limit of them, and counts all.
-func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int, git bool) error {
+func (a *app) printStat(w io.Writer, set *change.Set, refs []change.RefChange, paths []string, limit int, git bool) error {
 	// This checks the paths in the same way as landing.
 	stat, err := set.Diff(io.Discard, change.DiffOptions{Paths: paths, Stat: true})
 	if err != nil {
@@ -155,6 +164,9 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int,
 	}
 	n := 0
 	out := bufio.NewWriter(w)
+	for i := range refs {
+		printRef(out, &refs[i])
+	}
 	for i := range set.Changes {
 		c := &set.Changes[i]
 		if !selected(set, c, paths) || !git && c.Bookkeeping() {
@@ -176,6 +188,33 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int,
 	}
 	fmt.Fprintln(out)
 	return out.Flush()
+}
+
+// printRef prints what a person must know about a reference before landing it.
+func printRef(out io.Writer, r *change.RefChange) {
+	fmt.Fprintf(out, " %s  %s", safetext.Path([]byte(r.ID())), r.Summary())
+	switch why, _ := r.Held(&change.LandOptions{IncludeProtected: true}); {
+	case why != "":
+		fmt.Fprintf(out, "  (stays behind: %s)", safetext.String(why, 300))
+	case len(r.Protected) > 0:
+		fmt.Fprintf(out, "  (protected: %s)", safetext.String(r.Protected[0].Why, 300))
+	}
+	fmt.Fprintln(out)
+	const shown = 10
+	for i, c := range r.Commits[:min(len(r.Commits), shown)] {
+		fmt.Fprintf(out, "      %s %s: %s\n", c.ID[:min(len(c.ID), 10)], safetext.String(string(c.Author), 60), safetext.String(string(c.Subject), 100))
+		if i == shown-1 && r.Count > shown {
+			fmt.Fprintf(out, "      … and %d more\n", r.Count-shown)
+		}
+	}
+	unseen := r.Unseen()
+	for i, f := range unseen {
+		if i == shown {
+			fmt.Fprintf(out, "      … and %d more that differ\n", len(unseen)-shown)
+			break
+		}
+		fmt.Fprintf(out, "      %s  %s  (the work tree has other content; carboy diff shows the commit's)\n", f.Status, safetext.Path([]byte(f.Path)))
+	}
 }
 
 // remark returns what a person must know about a change before landing it.
@@ -216,18 +255,24 @@ that you name. First it shows what would land, and asks. It is all or nothing,
 one rename per file, never follows a symbolic link, and refuses when the host's
 file changed since the run began. carboy undo takes it back.
 
+Commits land as commits: the branch that is checked out goes forward. Other
+references stay behind until you say yes to them or name them with
+--include-refs. Nothing else of git is copied: no hook, configuration or stash.
+
 Some paths run code on the host, or make programs trust more, just by being
-there: git hooks and configuration, settings of agents and editors, and links
-that lead out of the workspace. Those stay behind until you say
+there, in the work tree or in a commit: settings of agents and editors, and
+links that lead out of the workspace. Those stay behind until you say
 --include-protected; better, name them one by one.`
 
 const landExample = `  carboy land                        everything of the last run here
   carboy land src README.md          only these
   carboy land --yes                  without asking, for scripts
+  carboy land --include-refs refs/heads/topic
   carboy land --include-protected .vscode/settings.json`
 
 type landFlags struct {
 	yes, protected, incomplete, json bool
+	refs                             []string
 }
 
 func (a *app) landCmd() *cobra.Command {
@@ -247,6 +292,7 @@ func (a *app) landCmd() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "don't ask")
 	cmd.Flags().BoolVar(&f.protected, "include-protected", false, "land protected paths too")
+	cmd.Flags().StringArrayVar(&f.refs, "include-refs", nil, "land this reference of git too, such as refs/heads/topic; repeatable")
 	cmd.Flags().BoolVar(&f.incomplete, "allow-incomplete", false, "land what was kept when not everything could be")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print what was done as JSON")
 	return cmd
@@ -264,18 +310,46 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 	}
 	if !f.yes {
 		const asked = 40 // more than fits on a screen is not read
-		if err := a.printStat(a.shownTo(a.stderr), set, paths, asked, false); err != nil {
+		var refs []change.RefChange
+		if len(paths) == 0 || len(f.refs) > 0 {
+			if refs, err = c.Refs(ctx, m.ID); err != nil {
+				return err
+			}
+		}
+		if err := a.printStat(a.shownTo(a.stderr), set, refs, paths, asked, false); err != nil {
 			return err
 		}
 		if err := a.confirm(ctx, "land this in "+safetext.Path([]byte(m.Workspace.Path))+"?"); err != nil {
 			return err
 		}
+		if err := a.askRefs(ctx, f, refs); err != nil {
+			return err
+		}
 	}
-	rep, err := c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, AllowIncomplete: f.incomplete})
+	rep, err := c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, AllowIncomplete: f.incomplete, Refs: f.refs})
 	if err != nil {
 		return err
 	}
 	return a.printLanding(f, m, rep)
+}
+
+// askRefs asks about each reference that lands only if a person says so.
+func (a *app) askRefs(ctx context.Context, f *landFlags, refs []change.RefChange) error {
+	for i := range refs {
+		r := &refs[i]
+		why, _ := r.Held(&change.LandOptions{IncludeProtected: true, Refs: f.refs})
+		if why == "" || r.Never != "" {
+			continue
+		}
+		yes, err := a.ask(ctx, fmt.Sprintf("also %s (%s)? %s.", safetext.Path([]byte(r.ID())), r.Summary(), safetext.String(why, 200)))
+		if err != nil {
+			return err
+		}
+		if yes {
+			f.refs = append(f.refs, r.ID())
+		}
+	}
+	return nil
 }
 
 // printLanding prints what landed and what did not.
@@ -299,15 +373,27 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 	if protected > 0 {
 		a.say(plainText, "hint: look at them with carboy diff; --include-protected PATH takes them")
 	}
+	for i := range rep.Refs {
+		r := &rep.Refs[i]
+		a.say(plainText, "%s: %s", safetext.Path([]byte(r.ID())), r.Summary())
+	}
 	switch {
-	case len(rep.Landed) > 0:
-		a.say(greenText, "landed %s; carboy undo %s takes it back", number(len(rep.Landed), "path", "paths"), m.ID)
+	case len(rep.Landed) > 0 || len(rep.Refs) > 0:
+		a.say(greenText, "landed %s; carboy undo %s takes it back", landedWhat(rep), m.ID)
 	case len(rep.Already) > 0:
 		a.say(plainText, "nothing to do: the workspace has it all already")
 	case len(rep.Withheld) > 0:
 		a.say(plainText, "nothing landed")
 	}
 	return nil
+}
+
+func landedWhat(rep *change.LandReport) string {
+	s := number(len(rep.Landed), "path", "paths")
+	if n := len(rep.Refs); n > 0 {
+		s += " and " + number(n, "reference", "references")
+	}
+	return s
 }
 
 func withheldWhy(w change.Withheld) string {
@@ -333,11 +419,15 @@ type landingJSON struct {
 	Landing  string         `json:"landing,omitempty"`
 	Landed   []change.Bytes `json:"landed"`
 	Already  []change.Bytes `json:"already"`
+	Refs     []string       `json:"refs,omitempty"`
 	Withheld []withheldJSON `json:"withheld"`
 }
 
 func landJSON(m store.Meta, rep *change.LandReport) landingJSON {
 	out := landingJSON{Schema: "carboy.dev/land/v1", Run: m.ID, Landing: rep.ID, Landed: rawPaths(rep.Landed), Already: rawPaths(rep.Already), Withheld: []withheldJSON{}}
+	for i := range rep.Refs {
+		out.Refs = append(out.Refs, rep.Refs[i].ID())
+	}
 	for _, w := range rep.Withheld {
 		out.Withheld = append(out.Withheld, withheldJSON{change.Bytes(w.Path), w.Reasons, w.Why})
 	}
@@ -378,7 +468,7 @@ func (a *app) undoCmd() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return a.printJSON(map[string]any{"schema": "carboy.dev/undo/v1", "run": m.ID, "undone": rep.Undone, "restored": rawPaths(rep.Restored)})
+					return a.printJSON(map[string]any{"schema": "carboy.dev/undo/v1", "run": m.ID, "undone": rep.Undone, "restored": rawPaths(rep.Restored), "refs": rep.Refs})
 				}
 				a.say(greenText, "restored %s; the changes of run %s can be landed again", number(len(rep.Restored), "path", "paths"), m.ID)
 				return nil
@@ -394,8 +484,17 @@ func (a *app) undoCmd() *cobra.Command {
 // confirm asks a question on the terminal. The default answer is no. Without a terminal
 // it returns an error.
 func (a *app) confirm(ctx context.Context, question string) error {
+	yes, err := a.ask(ctx, question)
+	if err == nil && !yes {
+		err = errNotConfirmed
+	}
+	return err
+}
+
+// ask is confirm for a question to which no is an answer like another.
+func (a *app) ask(ctx context.Context, question string) (bool, error) {
 	if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
-		return usagef("add --yes to go ahead without being asked", "%s nobody can be asked without a terminal", question)
+		return false, usagef("add --yes to go ahead without being asked", "%s nobody can be asked without a terminal", question)
 	}
 	fmt.Fprintf(a.stderr, "carboy: %s [y/N] ", question)
 	answer := make(chan string, 1)
@@ -406,14 +505,15 @@ func (a *app) confirm(ctx context.Context, question string) error {
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(a.stderr)
-		return ctx.Err()
+		return false, ctx.Err()
 	case s := <-answer:
-		if s = strings.ToLower(strings.TrimSpace(s)); s == "y" || s == "yes" {
-			return nil
-		}
+		s = strings.ToLower(strings.TrimSpace(s))
+		return s == "y" || s == "yes", nil
 	}
-	return errors.New("not confirmed; nothing was changed")
 }
+
+// errNotConfirmed means that a person said no to a question: a cancel, and no failure.
+var errNotConfirmed = errors.New("not confirmed; nothing was changed")
 
 func arg(args []string) string {
 	if len(args) == 0 {

@@ -74,6 +74,7 @@ type runFlags struct {
 	json, quiet      bool
 	supervise        bool
 	policy           string
+	askFor           span
 
 	pool     whole
 	poolIdle span
@@ -109,13 +110,14 @@ func (a *app) runCmd() *cobra.Command {
 	fl.SortFlags = false
 	fl.Var(&f.workspace, "workspace", "how the command sees the directory: overlay or copy (its writes are kept for review), bind (they go to the host), none")
 	fl.StringVar(&f.dir, "dir", "", "the workspace `DIR` (default: the current directory)")
-	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; with a path only that and what is below it; HOST:PORT/tcp allows any protocol; repeatable")
+	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME allows the names below NAME; a path allows only that path and those below it; HOST:PORT/tcp allows any protocol; repeatable")
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
-	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, what is put on and looked for (carboy egress check)")
+	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, credentials to add and secrets to look for (carboy egress check)")
 	fl.Var(&f.credentials, "credential", "put the value of a host's variable on requests to a host, as bearer unless a scheme is named; inside is a placeholder; repeatable")
 	fl.Var(&f.secrets, "secret", "watch for the value of a host's variable (env:NAME) or file (file:PATH) in what leaves; it does not come inside; repeatable")
-	fl.BoolVar(&f.supervise, "supervise", false, "have people asked about values that are held back and about routes, which the command proposes with the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
-	fl.StringVar(&f.policy, "policy", "", "with --supervise: a `FILE` of your own that answers some of it by rule")
+	fl.BoolVar(&f.supervise, "supervise", false, "ask people about values that are held back, and about routes that the command proposes with the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
+	fl.StringVar(&f.policy, "policy", "", "with --supervise: a `FILE` of your own with rules that answer some questions")
+	a.askForFlag(fl, &f.askFor)
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
@@ -131,9 +133,9 @@ func (a *app) runCmd() *cobra.Command {
 	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . destroys the bottle")
 	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
-	fl.Var(&f.pool, "pool", "take a bottle that waits for such a run, if there is one, and leave so many ready")
-	fl.Var(&f.poolIdle, "pool-idle", "how long those wait, such as 1h (default 15m)")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
+	fl.Var(&f.pool, "pool", "take a bottle that was prepared for such a run, if there is one, and leave this many prepared")
+	fl.Var(&f.poolIdle, "pool-idle", "how long prepared bottles wait, such as 1h (default 15m)")
 	for name, v := range map[string][]string{"workspace": f.workspace.of} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -145,9 +147,13 @@ func (a *app) runCmd() *cobra.Command {
 
 // options turns the flags into options.
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return carboy.RunOptions{}, err
+	}
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
-		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, AskFor: askFor, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Image: f.image, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output), Egress: int64(f.egress),
@@ -241,7 +247,7 @@ func (a *app) runIn(ctx context.Context, c *carboy.Client, f *runFlags, o *carbo
 			told = true
 			a.tellRun(f, rec, err)
 			if a.warm != nil {
-				a.warm.answer(runCode(rec, err))
+				a.warm.answer(exitcode.OfCommand(rec.Exit.Code, err))
 				if !f.tty {
 					// A reader of the output need not wait for the records.
 					a.warm.stdout.Close()
@@ -292,15 +298,6 @@ func (a *app) tellRun(f *runFlags, rec *receipt.Receipt, err error) {
 	}
 }
 
-// runCode returns the exit code of carboy run: the command's, unless carboy itself
-// has failed.
-func runCode(rec *receipt.Receipt, err error) int {
-	if rec.Exit.Code == exitcode.OK {
-		return exitcode.OfError(exitcode.Runs, err)
-	}
-	return rec.Exit.Code
-}
-
 // warnAboutSecrets warns about variables whose names look like secrets: the command can
 // store, print and send what --env gives it.
 func (a *app) warnAboutSecrets(f *runFlags) {
@@ -320,6 +317,7 @@ const maxNarrated = 20
 type narrator struct {
 	app    *app
 	silent bool
+	bottle bool // what may be reached stands in manifests, not in flags
 
 	mu    sync.Mutex
 	lines int
@@ -354,13 +352,22 @@ func (n *narrator) event(e carboy.Event) {
 		if e.Method != "" {
 			to = safetext.String(e.Method, 40) + " " + to + safetext.String(e.Path, 120)
 		}
-		text = fmt.Sprintf("%s: %s: %s", what, to, receipt.Plain(why))
+		text = fmt.Sprintf("%s: %s: %s", what, to, n.plain(why))
 	}
 	c := dimText
 	if slices.Contains([]string{"refused", "limit", "found"}, e.Kind) {
 		c = redText
 	}
 	n.app.say(c, "%s", text)
+}
+
+// plain explains a reason. For a bottle it names the manifest's key instead of the flag.
+func (n *narrator) plain(why string) string {
+	words := receipt.Plain(why)
+	if n.bottle {
+		words = strings.Replace(words, "no --allow names", "no egress.routes of the bottle names", 1)
+	}
+	return words
 }
 
 func eventTarget(e carboy.Event) string {

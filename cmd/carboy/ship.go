@@ -348,12 +348,11 @@ func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, file
 			}
 		}
 		results, err := s.Apply(ctx, plans, signed)
-		code := shipCode(err)
+		var outcomes []carboy.ShipOutcome
 		for _, r := range results {
-			if err == nil {
-				code = exitcode.WorseShip(code, exitcode.OfShip(r.Outcome))
-			}
+			outcomes = append(outcomes, r.Outcome)
 		}
+		code := exitcode.OfApply(err, outcomes...)
 		a.code = code
 		if !f.json {
 			for _, r := range results {
@@ -535,7 +534,7 @@ rolled back first, and recorded.`
 func (a *app) shipStatusCmd() *cobra.Command {
 	f := &shipFlags{}
 	cmd := &cobra.Command{
-		Use: "status [MODULE]", Short: "say how modules are on their hosts", Long: shipStatusLong,
+		Use: "status [MODULE]", Short: "show the state of modules on their hosts", Long: shipStatusLong,
 		Example: "  carboy ship status\n  carboy ship status web --json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -602,15 +601,14 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 
 // statusCode returns the exit code of hosts' statuses.
 func statusCode(all []carboy.ShipStatus) int {
-	code := exitcode.OK
+	var codes []int
 	for _, st := range all {
-		code = exitcode.WorseShip(code, shipCode(st.Err))
-		// A plan that was finished as intended needs no attention.
-		if st.Settled != nil && st.Settled.Outcome != ship.Applied {
-			code = exitcode.WorseShip(code, exitcode.OfShip(st.Settled.Outcome))
+		codes = append(codes, shipCode(st.Err))
+		if st.Settled != nil {
+			codes = append(codes, exitcode.OfSettled(st.Settled.Outcome))
 		}
 	}
-	return code
+	return exitcode.WorstShip(codes...)
 }
 
 func (a *app) shipHistoryCmd() *cobra.Command {
@@ -642,7 +640,7 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 		for _, p := range problems {
 			a.say(plainText, "%s", errorLine(p))
 			hosts = append(hosts, shipProblem{shipCode(p), p.Error(), advice(p)})
-			a.code = exitcode.WorseShip(a.code, shipCode(p))
+			a.code = exitcode.WorstShip(a.code, shipCode(p))
 		}
 		if f.json {
 			if entries == nil {

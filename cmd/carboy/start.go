@@ -44,6 +44,7 @@ type startFlags struct {
 	bottles, environ       list
 	prompt, label          string
 	policy                 string
+	askFor                 span
 	color                  choice
 	cwd, headless, dry     bool
 	yes, quiet, json, keep bool
@@ -66,19 +67,20 @@ func (a *app) startCmd() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.BoolVar(&f.cwd, "cwd", false, "give the agent this directory, in the way that the bottle says (workspace)")
+	fl.BoolVar(&f.cwd, "cwd", false, "give the agent this directory, as the bottle's workspace field says")
 	fl.Var(&f.bottles, "bottle", "take this bottle instead of the agent's own; repeatable, later ones win")
-	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
-	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do, a `TEXT`; with --headless")
+	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end, without questions")
+	fl.StringVar(&f.prompt, "prompt", "", "the agent's task, a `TEXT`; with --headless")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
-	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
-	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
-	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
+	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); if that is taken, NAME-2, NAME-3 and so on")
+	fl.Var(&f.color, "color", "the bottle's color in lists and titles: one of a terminal's sixteen")
+	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own with rules that answer some questions to people (carboy supervise)")
+	a.askForFlag(fl, &f.askFor)
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	cmd.RegisterFlagCompletionFunc("bottle", a.complete("bottles"))
 	cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(carboy.Colors, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -86,9 +88,13 @@ func (a *app) startCmd() *cobra.Command {
 
 // startOptions turns the flags into options.
 func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return carboy.StartOptions{}, err
+	}
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Env: f.environ.values, Keep: f.keep, Policy: f.policy, Stdout: a.stdout, Stderr: a.stderr,
+		Env: f.environ.values, Keep: f.keep, Policy: f.policy, AskFor: askFor, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	// An agent that is not headless uses the terminal.
 	o.Terminal = !f.headless
@@ -96,7 +102,7 @@ func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, er
 	case f.headless != (f.prompt != ""):
 		return o, usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: --headless and --prompt need each other")
 	case f.json && !f.headless:
-		return o, usagef("add --headless --prompt TEXT", "start: --json is for an agent that nobody sits in front of")
+		return o, usagef("add --headless --prompt TEXT", "start: --json needs --headless")
 	case agent != "" && o.Terminal && !dry && (!isTerminal(a.stdin) || !isTerminal(a.stdout)):
 		return o, usagef("add --headless --prompt TEXT", "start: an agent that is not headless needs a terminal")
 	case f.json:
@@ -152,7 +158,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		}
 		return a.pullFor(ctx, c, p)
 	}
-	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
 	o.OnEvent = n.event
 	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts
@@ -211,15 +217,13 @@ func (a *app) withInterrupts(run func(interrupts <-chan os.Signal, arm func()) (
 // started says how a start ended and sets the exit code.
 func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted bool) error {
 	if s == nil {
-		if interrupted {
-			a.code = exitcode.Signal(syscall.SIGINT)
-		}
+		a.code = exitcode.OfInterrupted(interrupted, a.code)
 		return err
 	}
-	a.code = runCode(s.Receipt, nil)
+	a.code = exitcode.OfCommand(s.Receipt.Exit.Code, nil)
 	var ended *carboy.AgentError
 	if err != nil && !errors.As(err, &ended) {
-		a.code = runCode(s.Receipt, err)
+		a.code = exitcode.OfCommand(s.Receipt.Exit.Code, err)
 		a.say(plainText, "%s", errorLine(err))
 		if tip := advice(err); tip != "" {
 			a.say(plainText, "hint: %s", errorText(tip))
@@ -230,9 +234,7 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 		a.say(redText, "%s", errorLine(left))
 		a.say(plainText, "hint: %s", errorText(left.Advice()))
 	}
-	if interrupted {
-		a.code = exitcode.Signal(syscall.SIGINT)
-	}
+	a.code = exitcode.OfInterrupted(interrupted, a.code)
 	switch {
 	case f.json:
 		b, jerr := s.Receipt.Encode()
@@ -249,6 +251,8 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 	case f.quiet || !s.Kept:
 	case s.Frozen:
 		a.say(greenText, "bottle %s is frozen: carboy resume %s", s.Slug, s.Slug)
+	case !s.Resumable:
+		a.say(plainText, "the records of bottle %s are kept, and none of its files: carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug)
 	default:
 		a.say(plainText, "bottle %s is kept: carboy resume %s, carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug, s.Slug)
 	}

@@ -80,7 +80,7 @@ func (a *app) workCmd() *cobra.Command {
 			if asJSON {
 				o.Stdout = o.Stderr
 			}
-			n := &narrator{app: a, silent: quiet || asJSON}
+			n := &narrator{app: a, bottle: true, silent: quiet || asJSON}
 			o.OnEvent, o.OnGate = n.event, a.gateEvents(quiet || asJSON)
 			o.OnAttempt = func(t carboy.Attempt) {
 				if quiet || asJSON || t.State == carboy.AttemptPending {
@@ -116,11 +116,11 @@ func (a *app) workCmd() *cobra.Command {
 	f.StringVar(&o.Dir, "dir", ".", "the repository's `DIR`")
 	f.StringVar(&o.Base, "base", "", "the approved `REV` (default HEAD)")
 	f.StringVar(&o.Catalog, "gate", "", "a catalog `FILE` of your own instead of the base's "+gate.CatalogPath)
-	f.Var(&attempts, "attempts", "how often it may try, up to 3 (default: the catalog's)")
-	f.Var(&most, "max-attempts", "when they are spent, ask a person for more, up to so many in all")
+	f.Var(&attempts, "attempts", "the number of attempts, up to 3 (default: the catalog's)")
+	f.Var(&most, "max-attempts", "after these, ask a person for more, up to this number in all")
 	people.add(cmd, false)
 	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which was stopped or killed, was escalated, or could not be pushed")
-	f.StringVar(&o.Push, "push", "", "push it there: a `REMOTE`, or a repository by its name in the bottle (default: origin)")
+	f.StringVar(&o.Push, "push", "", "push to this `REMOTE`, or a repository by its name in the bottle (default: origin)")
 	f.StringVar(&o.Branch, "branch", "", "the new branch's `NAME` (default: carboy/AGENT-ID)")
 	f.BoolVar(&o.NoPush, "no-push", false, "push nothing")
 	f.BoolVar(&asJSON, "json", false, "print the outcome as JSON; the agent's output goes to stderr")
@@ -136,16 +136,11 @@ func (a *app) stopping() func(os.Signal) {
 	asked := false
 	return func(s os.Signal) {
 		if asked {
-			os.Exit(signalCode(s))
+			os.Exit(exitcode.Signal(s))
 		}
 		asked = true
 		a.say(boldText, "stopping (%s); once more ends carboy at once", s)
 	}
-}
-
-func signalCode(s os.Signal) int {
-	n, _ := s.(syscall.Signal)
-	return exitcode.Signal(n)
 }
 
 // workAdvice adds to an error of work what to do about it.

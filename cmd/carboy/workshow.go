@@ -18,11 +18,11 @@ import (
 func (a *app) workShowCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "show what there is to know of work, and how it can go on",
-		Long: `Shows what was asked for, each attempt with what it used, what failed in it and what
-the agent was told, what failed last with all that was found, where the change and
-the agent's bottle are, and the commands by which you go on. What programs and
-agents wrote is shown as text, whatever characters it holds.`,
+		Use: "show ID", Short: "show the state of work, and how to continue it",
+		Long: `Shows the task; each attempt with its use of resources, its failures and what the
+agent was told; all findings of the last attempt; the places of the change and of the
+agent's bottle; and the commands that continue the work. Text of programs and agents
+is escaped, so that it can't control the terminal.`,
 		Example: "  carboy work show 01m8\n  carboy work show 01m8 --json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
@@ -192,7 +192,7 @@ func nextSteps(k *carboy.WorkAccount) []string {
 			say("%s %s  allows what it did (carboy gate baseline diff %s); commit that, and begin anew", accept, k.Verdict, k.Verdict)
 		}
 		if len((&gate.Verdict{Signals: k.Failing}).LostTests()) > 0 {
-			say("%s --lost-tests %s  lets the tests be gone that it lost; commit that, and begin anew", accept, k.Verdict)
+			say("%s --lost-tests %s  accepts the loss of its tests; commit that, and start again", accept, k.Verdict)
 		}
 		say("carboy gate override --reason TEXT %s  lets it go on as it is; then carboy work --continue %s", k.Verdict, k.ID)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -45,6 +46,7 @@ type Launch struct {
 	Read []manifest.File
 
 	mcp       []MCPServer
+	toolsWait int    // the timeout of a tool call, in seconds: longer than people are waited for
 	workspace string // its path in the bottle; empty: none
 	skills    []manifest.SkillFile
 }
@@ -57,6 +59,7 @@ type Options struct {
 	Prompt   string
 	Resume   bool // it continues the conversation in the bottle's home
 	MCP      []MCPServer
+	AskFor   time.Duration // the wait for a person's answer; 0: the default
 }
 
 // MCPServer is a tool server to configure for the agent. It speaks streamable HTTP.
@@ -65,9 +68,8 @@ type MCPServer struct{ Name, URL string }
 // toolsName names the server of carboy's own tools in an agent's configuration.
 const toolsName = "carboy"
 
-// toolsWait is the timeout of a tool call in agents' configurations, in seconds. It is
-// longer than the wait for a person.
-const toolsWait = 900
+// toolsWait is the least timeout of a tool call in agents' configurations.
+const toolsWait = 15 * time.Minute
 
 // launchers maps the name of each template to its launch function.
 var launchers = map[string]launcher{}
@@ -83,7 +85,7 @@ func register(t manifest.Template, start launcher) {
 // New returns the Launch of e's agent. With o.Resume, only the command differs: it
 // continues the conversation in the bottle's home.
 func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
-	l := &Launch{Env: map[string]string{}, mcp: o.MCP}
+	l := &Launch{Env: map[string]string{}, mcp: o.MCP, toolsWait: int(max(toolsWait, o.AskFor+time.Minute).Seconds())}
 	if e.Supervise.V {
 		l.mcp = append(slices.Clip(l.mcp), MCPServer{toolsName, "http://" + gateway.SuperviseName + tools.Path})
 	}

@@ -54,7 +54,7 @@ func launchClaude(c *host.Host, e *manifest.Effective, o *Options, l *Launch) er
 			return err
 		}
 		l.Command = append(l.Command, "--mcp-config="+string(b))
-		l.Env["MCP_TOOL_TIMEOUT"] = strconv.Itoa(toolsWait * 1000)
+		l.Env["MCP_TOOL_TIMEOUT"] = strconv.Itoa(l.toolsWait * 1000)
 	}
 	if o.Resume {
 		l.Command = append(l.Command, "--continue")

@@ -64,7 +64,7 @@ func launchCodex(c *host.Host, e *manifest.Effective, o *Options, l *Launch) err
 	if len(l.mcp) > 0 {
 		servers := object{}
 		for _, m := range l.mcp {
-			servers[m.Name] = object{"url": m.URL, "tool_timeout_sec": toolsWait}
+			servers[m.Name] = object{"url": m.URL, "tool_timeout_sec": l.toolsWait}
 		}
 		config["mcp_servers"] = servers
 	}

@@ -46,7 +46,7 @@ func launchGemini(c *host.Host, e *manifest.Effective, o *Options, l *Launch) er
 	if len(l.mcp) > 0 {
 		servers := object{}
 		for _, m := range l.mcp {
-			servers[m.Name] = object{"httpUrl": m.URL, "trust": true, "timeout": toolsWait * 1000}
+			servers[m.Name] = object{"httpUrl": m.URL, "trust": true, "timeout": l.toolsWait * 1000}
 		}
 		settings["mcpServers"] = servers
 	}

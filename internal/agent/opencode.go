@@ -44,7 +44,7 @@ func launchOpencode(c *host.Host, e *manifest.Effective, o *Options, l *Launch) 
 	if len(l.mcp) > 0 {
 		servers := object{}
 		for _, m := range l.mcp {
-			servers[m.Name] = object{"type": "remote", "url": m.URL, "enabled": true, "oauth": false, "timeout": toolsWait * 1000}
+			servers[m.Name] = object{"type": "remote", "url": m.URL, "enabled": true, "oauth": false, "timeout": l.toolsWait * 1000}
 		}
 		config["mcp"] = servers
 	}

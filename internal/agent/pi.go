@@ -154,8 +154,15 @@ func (p *piServer) add(l *Launch) error {
 	if v := p.s.MaxTokens; v.IsSet() {
 		model["maxTokens"] = v.V
 	}
+	compat := object{}
 	if v := p.s.MaxTokensField; v.IsSet() {
-		model["compat"] = object{"maxTokensField": v.V}
+		compat["maxTokensField"] = v.V
+	}
+	if v := p.s.SupportsDeveloperRole; v.IsSet() {
+		compat["supportsDeveloperRole"] = v.V
+	}
+	if len(compat) > 0 {
+		model["compat"] = compat
 	}
 	key, err := p.key(l)
 	if err != nil {
@@ -197,7 +204,7 @@ func (p *piServer) add(l *Launch) error {
 
 // anyOf returns the origin of the first bound of a model that is set.
 func (p *piServer) anyOf() manifest.Origin {
-	for _, from := range []manifest.Origin{p.s.ContextWindow.From, p.s.MaxTokens.From, p.s.MaxTokensField.From} {
+	for _, from := range []manifest.Origin{p.s.ContextWindow.From, p.s.MaxTokens.From, p.s.MaxTokensField.From, p.s.SupportsDeveloperRole.From} {
 		if !from.IsZero() {
 			return from
 		}

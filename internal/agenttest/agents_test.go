@@ -268,8 +268,8 @@ func (a agent) play(t *testing.T, dir string) {
 	if got := read(t, calc); got != right+"\n" {
 		t.Errorf("calc.js after landing: %q", got)
 	}
-	if log := read(t, h.ws+"/.git/logs/HEAD"); !strings.Contains(log, "calc: add adds") {
-		t.Errorf("no commit: %s", log)
+	if log := read(t, h.ws+"/.git/logs/HEAD"); !strings.Contains(log, "carboy: landing") {
+		t.Errorf("no commit landed: %s", log)
 	}
 
 	// The key is in no file that is kept, and in no memory of the bottle. The placeholder

@@ -25,7 +25,7 @@ type Status string
 const (
 	// Intact: every record is as it was signed, or follows the last checkpoint and is well-formed.
 	Intact Status = "intact"
-	// Torn: like Intact, but with an incomplete end after a crash. The next Append repairs and records it.
+	// torn: like Intact, but with an incomplete end after a crash. The next Append repairs and records it.
 	torn Status = "torn"
 	// Tampered: the files differ from what was signed.
 	Tampered Status = "tampered"

@@ -31,7 +31,7 @@ import (
 // program runs on the bare machine and in a bottle.
 const agentArg = "-agent"
 
-// task is one thing to do.
+// task describes one task of the agent.
 type task struct {
 	Do    string        `json:"do"` // post, down, up, events, open, close, probe, soak
 	Proto string        `json:"proto,omitempty"`
@@ -42,7 +42,7 @@ type task struct {
 	Text  string        `json:"text,omitempty"`
 }
 
-// outcome is an agent's result. Latencies are in nanoseconds.
+// outcome holds a task's result. Latencies are in nanoseconds.
 type outcome struct {
 	Error string           `json:"error,omitempty"`
 	Count int              `json:"count"`
@@ -61,7 +61,7 @@ type agent struct {
 	held   []*heldConn
 }
 
-// runAgent is the agent's whole life.
+// runAgent reads tasks and does them until its input ends.
 func runAgent(args []string, in io.Reader, out io.Writer) int {
 	a := &agent{}
 	fs := flag.NewFlagSet("agent", flag.ContinueOnError)
@@ -157,7 +157,7 @@ func (a *agent) perform(t task) (outcome, error) {
 
 const postSize = 1 << 10
 
-// post keeps so many requests in flight for so long, each with a body of 1 KiB.
+// post keeps a number of requests in flight for a time, each with a body of 1 KiB.
 func (a *agent) post(t task) (outcome, error) {
 	if _, err := a.postFor(t, time.Second/4); err != nil { // connections, caches
 		return outcome{}, err
@@ -256,7 +256,7 @@ func (a *agent) up(t task) (outcome, error) {
 	return outcome{Count: 1, Bytes: t.Bytes, Took: time.Since(start)}, err
 }
 
-// events reads a stream whose events say when they were written.
+// events reads a stream of events that contain the time of their writing.
 func (a *agent) events(t task) (outcome, error) {
 	start := time.Now()
 	r, err := a.client(t).Get(a.base + "/events?n=" + strconv.Itoa(t.Count))
@@ -289,7 +289,7 @@ func (a *agent) events(t task) (outcome, error) {
 	return o, nil
 }
 
-// probe sends a text and says whether the server answered as if it had come.
+// probe sends a text and reports whether it reached the server.
 func (a *agent) probe(t task) (outcome, error) {
 	c := &http.Client{Transport: a.h1.Transport, Timeout: 3 * time.Second}
 	if exchange(c, http.MethodPost, a.base+"/post", strings.NewReader(t.Text), postAnswer) == nil {
@@ -298,8 +298,8 @@ func (a *agent) probe(t task) (outcome, error) {
 	return outcome{}, nil
 }
 
-// heldConn is a kept connection without the client's machinery around it, of which
-// ten thousand would be most of what is measured in a bottle.
+// heldConn is an open connection without an HTTP client around it: ten thousand clients
+// would take most of the measured memory.
 type heldConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -419,14 +419,14 @@ func (h *heldConn) ask(host string) error {
 // forbidden is a path that a soak's route does not allow.
 const forbidden = "/forbidden"
 
-// soakKind is one kind of thing that a soak does again and again.
+// soakKind is one kind of request that a soak repeats.
 type soakKind struct {
 	name  string
 	every time.Duration
 	do    func() error
 }
 
-// soakKinds returns all that a soak does side by side.
+// soakKinds returns the kinds of requests that a soak makes in parallel.
 func (a *agent) soakKinds(t task) []soakKind {
 	return []soakKind{
 		{"h1", 0, func() error { return a.small(a.h1) }},
@@ -491,8 +491,8 @@ func (a *agent) soakKinds(t task) []soakKind {
 	}
 }
 
-// soak does a bit of everything until the time is over. Whatever should work must;
-// what should be refused must be.
+// soak makes requests of all kinds until the time is over. It checks that allowed requests
+// work and that the others are refused.
 func (a *agent) soak(t task) (outcome, error) {
 	until := time.Now().Add(t.For)
 	start := time.Now()
@@ -532,7 +532,7 @@ func (a *agent) small(c *http.Client) error {
 	return exchange(c, http.MethodPost, a.base+"/post", bytes.NewReader(text(postSize)), postAnswer)
 }
 
-// converse opens a WebSocket and has a few messages echoed.
+// converse opens a WebSocket and checks that a few messages are echoed.
 func (a *agent) converse() error {
 	cfg, err := websocket.NewConfig("wss://"+a.host()+"/socket", a.base)
 	if err != nil {

@@ -40,7 +40,7 @@ type bench struct {
 	idles   []Idle
 	traces  []Traced
 	larder  *larder // nil: manifests are not measured
-	// manifestTimes are per round: parse, explain, preflight, run, start.
+	// manifestTimes holds, for each round: parse, explain, preflight, run, start.
 	manifestTimes [5][]time.Duration
 	frozenTimes   [3][]time.Duration // start, freeze, resume
 	faceTimes     faceTimes
@@ -50,7 +50,7 @@ type bench struct {
 
 type key struct{ load, peer string }
 
-// sample is one round's: the medians of its repetitions.
+// sample holds one round's medians of its repetitions.
 type sample struct{ whole, inside time.Duration }
 
 func (b *bench) path(p string) string { return filepath.Join(b.base, p) }
@@ -61,8 +61,8 @@ func (b *bench) skip(format string, a ...any) {
 	fmt.Fprintln(b.log, "SKIPPED:", s)
 }
 
-// fail notes a sample that went wrong: the others of its round still count, and
-// the whole ends as a failure.
+// fail notes a sample that failed: the others of its round still count, but the benchmark
+// ends as a failure.
 func (b *bench) fail(l load, p *peer, err error) {
 	s := fmt.Sprintf("%s with %s: %v", l.name, p.name, err)
 	b.failed = append(b.failed, s)
@@ -142,7 +142,7 @@ func (b *bench) selectLoads() error {
 	return nil
 }
 
-// asked reports whether a measure that is no load is to be made.
+// asked reports whether -only asks for a measure that is no load.
 func (b *bench) asked(measure string) bool {
 	want := list(b.o.only)
 	return len(want) == 0 || slices.Contains(want, measure)
@@ -222,11 +222,11 @@ func (b *bench) serve() error {
 	return nil
 }
 
-// peerNames in the order in which they are asked for.
+// peerNames lists the peers in the order in which they are looked for.
 var peerNames = []string{"native", "bubblewrap", "runc", "srt", "docker", "runsc", "carboy"}
 
-// findPeers takes those that are there. Who is missing is said, with what would
-// bring it; nothing is fetched.
+// findPeers finds the installed peers. It prints how to install the others, and fetches
+// nothing.
 func (b *bench) findPeers(ctx context.Context) error {
 	b.peers = []*peer{b.native()}
 	want := list(b.o.peers)
@@ -314,7 +314,7 @@ func (b *bench) build(ctx context.Context, to, pkg string) error {
 	return nil
 }
 
-// startKept starts what loads want to be there already.
+// startKept starts the processes that loads expect to be running.
 func (b *bench) startKept(ctx context.Context) error {
 	for _, l := range b.loads {
 		if l.kept == "" {
@@ -338,7 +338,7 @@ func (b *bench) startKept(ctx context.Context) error {
 	return nil
 }
 
-// runs says whether a peer has this load.
+// runs reports whether a peer runs this load.
 func (b *bench) runs(l load, p *peer) bool {
 	switch {
 	case l.nativeOnly:
@@ -349,8 +349,8 @@ func (b *bench) runs(l load, p *peer) bool {
 	return len(p.only) == 0 || slices.Contains(p.only, l.name)
 }
 
-// measure runs everything. Peers take turns within seconds, in another order
-// each round, so that what else the machine does meets all alike.
+// measure runs all rounds. Peers take turns within seconds, in another order each round,
+// so that other work of the machine affects all equally.
 func (b *bench) measure(ctx context.Context) error {
 	if err := b.idle(ctx); err != nil {
 		return err
@@ -415,7 +415,7 @@ func (b *bench) turn(ctx context.Context, l load, round int) {
 	}
 }
 
-// sampleTimeout is for a machine that is many times slower than any seen.
+// sampleTimeout bounds a sample. Even a machine many times slower than usual meets it.
 const sampleTimeout = 10 * time.Minute
 
 func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {
@@ -451,8 +451,8 @@ func (b *bench) place(p *peer) place {
 	return place{ws: b.path("ws"), tmp: p.tmp, server: net.JoinHostPort(p.server, b.port), megabytes: b.o.megabytes, carboy: b.carboy}
 }
 
-// timed runs a command and takes its time from the start to the last byte of
-// its output.
+// timed runs a command and measures the time from its start to the last byte of its
+// output.
 func timed(c *exec.Cmd, inside bool) (sample, error) {
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
@@ -477,7 +477,7 @@ func tailOf(s string) string {
 	return s
 }
 
-// empty removes what a directory holds.
+// empty removes the content of a directory.
 func empty(dir string) error {
 	ents, err := os.ReadDir(dir)
 	if err != nil {

@@ -171,8 +171,8 @@ func TestNativeAlone(t *testing.T) {
 	}
 }
 
-// openDir is a directory that the loads' user may pass through: t.TempDir is
-// root's alone when root runs the tests.
+// openDir returns a directory that the loads' user may enter: if root runs the tests, only
+// root may enter t.TempDir.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -16,31 +16,31 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Traced is the cost of a trace for a load: bottles of the library, in pairs that
-// differ in nothing but Spec.Trace. A run of the command has always one.
+// Traced holds the cost of a trace for a load, measured with pairs of bottles of the
+// library that differ only in Spec.Trace. A run of the command is always traced.
 type Traced struct {
 	Load string `json:"load"`
 	What string `json:"what"`
-	// Bottle is the processor time of the bottle, traced ÷ untraced; All is that
-	// with the reader's; Time is what the load takes, by this program's clock.
+	// Bottle is the processor time of the bottle, traced ÷ untraced; All includes the
+	// reader's; Time is the duration of the load, by this program's clock.
 	Bottle *Spread `json:"bottle_cpu"`
 	All    *Spread `json:"cpu_with_reader"`
 	Time   *Spread `json:"time"`
-	// Facts of the last round, and what was dropped in all.
+	// Facts counts those of the last round, and Dropped the lost ones of all rounds.
 	Facts   uint64 `json:"facts"`
 	Dropped uint64 `json:"dropped"`
 
 	with, without [3][]time.Duration // Bottle, All, Time
 }
 
-// cost is the time that one of a pair took.
+// cost holds the times of one bottle of a pair.
 type cost struct {
 	took           [3]time.Duration
 	facts, dropped uint64
 	bytes          int64 // of facts
 }
 
-// traced runs one round of pairs. Which of a pair is first changes.
+// traced runs one round of pairs. The order within a pair changes.
 func (b *bench) traced(ctx context.Context, round int) error {
 	i := slices.IndexFunc(b.peers, func(p *peer) bool { return p.name == "carboy" })
 	if i < 0 {
@@ -87,8 +87,8 @@ func (b *bench) addPair(l load, with, without cost) {
 	t.Facts, t.Dropped = with.facts, t.Dropped+with.dropped
 }
 
-// pairHalf runs a load so many times in a bottle of its own, as carboy run makes
-// it but for the wire and the records.
+// pairHalf runs a load a number of times in a bottle of its own. It makes the bottle as
+// carboy run does, except for the wire and the records.
 func (b *bench) pairHalf(ctx context.Context, argv []string, times int, traced bool) (_ cost, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -152,7 +152,7 @@ func (b *bench) pairHalf(ctx context.Context, argv []string, times int, traced b
 	return c, nil
 }
 
-// plainSpec is a bottle with a workspace and nothing else, its root as o says.
+// plainSpec returns a bottle with only a workspace, and the root that o describes.
 func plainSpec(ws string, o rootfs.Options) (*bottle.Spec, error) {
 	user := bottle.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Name: "carboy", Home: "/home/carboy"}
 	if user.UID == 0 {
@@ -189,7 +189,7 @@ func callInside(ctx context.Context, bt bottle.Bottle, dir string, argv []string
 	return err
 }
 
-// factReader counts what a bottle's sentry says, until the bottle is gone.
+// factReader counts the facts of a bottle's sentry until the bottle is gone.
 type factReader struct {
 	in      *os.File
 	done    chan struct{}

@@ -56,10 +56,10 @@ func (b *bench) carboyPeer(binary string) (*peer, error) {
 	}, nil
 }
 
-// readyTimeout is for a machine that is many times slower than any seen.
+// readyTimeout bounds a wait. Even a machine many times slower than usual meets it.
 const readyTimeout = time.Minute
 
-// until asks again and again, outside the clock.
+// until polls until ok returns true. It is called before a clock starts.
 func until(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func until(ctx context.Context, what string, ok func(context.Context) (bool, err
 	}
 }
 
-// livingRun is a run that goes on, for `carboy exec`.
+// livingRun starts a run that goes on, for `carboy exec`.
 func (b *bench) livingRun(ctx context.Context, carboy func(context.Context, ...string) *exec.Cmd) (_ *keep, err error) {
 	said, err := os.Create(b.path("living.txt"))
 	if err != nil {
@@ -137,7 +137,7 @@ func (b *bench) livingRun(ctx context.Context, carboy func(context.Context, ...s
 	}, nil
 }
 
-// end waits for a process of ours, and stops it when it does not end by itself.
+// end waits for a child process, and stops it if it does not end by itself.
 func end(p *os.Process, ended <-chan struct{}) error {
 	for _, sig := range []unix.Signal{0, unix.SIGTERM, unix.SIGTERM, unix.SIGKILL, 0} {
 		p.Signal(sig)
@@ -150,7 +150,7 @@ func end(p *os.Process, ended <-chan struct{}) error {
 	return fmt.Errorf("process %d does not end", p.Pid)
 }
 
-// runningID finds the run that goes on in `carboy list --json`; empty: none yet.
+// runningID returns the running run in `carboy list --json`; empty: none yet.
 func runningID(doc []byte) (string, error) {
 	var runs []struct{ ID, State string }
 	if err := json.Unmarshal(doc, &runs); err != nil {
@@ -164,7 +164,7 @@ func runningID(doc []byte) (string, error) {
 	return "", nil
 }
 
-// pooled is a bottle that waits for each sample.
+// pooled keeps a prepared bottle for each sample.
 func (b *bench) pooled(carboy func(context.Context, ...string) *exec.Cmd) (*keep, error) {
 	asked := false
 	command := func(ctx context.Context, argv []string) *exec.Cmd {

@@ -24,7 +24,7 @@ import (
 // short one: both are carboy itself, on a queue on disk. What a browser adds is measured
 // by BenchmarkPage in internal/supervise/web.
 
-// facesMeasure is asked for with -only by this name.
+// facesMeasure is the name of this measure for -only.
 const facesMeasure = "faces"
 
 // The proposals of a long queue, and of a short one. A bottle has few.
@@ -34,7 +34,7 @@ const (
 	faceReps   = 15
 )
 
-// Faces are ratios, one per round: a long queue's to a short one's.
+// Faces holds ratios, one per round: a long queue's time to a short one's.
 type Faces struct {
 	Proposals int `json:"proposals"`
 	// Key is from a key in the terminal to the first byte that it draws; Page is a
@@ -43,7 +43,7 @@ type Faces struct {
 	Page *Spread `json:"page_1000_to_10"`
 }
 
-// faceTimes are per round: key short, key long, page short, page long.
+// faceTimes holds, for each round: key short, key long, page short, page long.
 type faceTimes [4][]time.Duration
 
 // faces measures a round.
@@ -112,7 +112,7 @@ func (b *bench) face(ctx context.Context, n int) (key, page time.Duration, err e
 	return key, page, err
 }
 
-// keyed is the median time from a key to what it draws.
+// keyed returns the median time from a key to its first output.
 func (b *bench) keyed(ctx context.Context, env []string, n int) (time.Duration, error) {
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
@@ -168,7 +168,7 @@ func (b *bench) keyed(ctx context.Context, env []string, n int) (time.Duration, 
 
 var sessionPath = regexp.MustCompile(`url=(/s/[0-9a-f]+/)`)
 
-// paged is the median time of a page with a proposal and the list beside it.
+// paged returns the median time of a page with a proposal beside its list.
 func (b *bench) paged(ctx context.Context, env []string, id string) (time.Duration, error) {
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()

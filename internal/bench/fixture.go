@@ -70,7 +70,7 @@ func writeImport(w io.Writer) error {
 	return b.Flush()
 }
 
-// goModule is a program whose build compiles the runtime and little more.
+// goModule holds a program whose build compiles little more than the runtime.
 var goModule = map[string]string{
 	"module/go.mod":  "module example.org/small\n\ngo 1.26\n",
 	"module/main.go": "package main\n\nimport \"errors\"\n\nfunc main() { println(errors.New(\"small\").Error()) }\n",
@@ -107,7 +107,7 @@ func writeFixtures(ctx context.Context, ws string) error {
 	return errors.Join(writeTree(ctx, ws, "tree", time.Minute), writeTree(ctx, ws, "fresh", 0), fillGoCache(ctx, ws))
 }
 
-// npmDependencies is the number of packages that the installed one wants.
+// npmDependencies is the number of packages that the installed one depends on.
 const npmDependencies = 36
 
 // writePackages writes packages for npm without scripts: small, and those that

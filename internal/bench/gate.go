@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// gateMeasure is asked for with -only alone: it needs no peer.
+// gateMeasure is the name of this measure for -only. It needs no peer.
 const gateMeasure = "gate"
 
 // GateSchema names the JSON document of the gates' measurements.
@@ -29,7 +29,7 @@ type GateReport struct {
 	Rounds  int          `json:"rounds"`
 	Facts   facts        `json:"machine"`
 	Modules []GateModule `json:"modules"`
-	// Hit belongs to the first of them.
+	// Hit is measured with the first of Modules.
 	Hit *HitReport `json:"hit"`
 	// Trace belongs to a go build with an empty cache, as one phase of a gate has it, and
 	// TraceKB are the facts of one.
@@ -38,7 +38,7 @@ type GateReport struct {
 	Goals   []Goal  `json:"goals"`
 }
 
-// GateModule is one module's measurements.
+// GateModule holds one module's measurements.
 type GateModule struct {
 	Name     string `json:"name"`
 	Packages int    `json:"packages"`
@@ -100,7 +100,7 @@ func benchmarkGate(ctx context.Context, o *options, stdout, stderr io.Writer) (e
 	return o.publish(stdout, gateTables, r)
 }
 
-// run says how long a command took, and how much memory its largest process had.
+// run returns the duration of a command, and the memory of its largest process.
 func (b *gateBench) run(dir string, env []string, args ...string) (time.Duration, int64, error) {
 	c := exec.CommandContext(b.ctx, args[0], args[1:]...)
 	c.Dir = dir
@@ -298,7 +298,7 @@ func (p *gatePairs) build(ctx context.Context, round int) (kb float64, err error
 	return float64(halves[1].bytes) / 1e3, nil
 }
 
-// direct builds and tests the module as the catalog does.
+// direct builds and tests the module with the catalog's commands, without a gate.
 func (b *gateBench) direct(env []string) (time.Duration, error) {
 	one, _, err := b.run(b.dir, env, "go", "build", "./...")
 	if err != nil {
@@ -308,7 +308,7 @@ func (b *gateBench) direct(env []string) (time.Duration, error) {
 	return one + two, err
 }
 
-// smallPackages are in the module that is made.
+// smallPackages is the number of packages of the module that is made.
 const smallPackages = 6
 
 func (b *gateBench) smallModule() error {

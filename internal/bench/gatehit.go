@@ -12,7 +12,7 @@ import (
 // hitRounds is the number of times that a verdict is asked for again.
 const hitRounds = 20
 
-// HitReport is a verdict that is given again, as a user has it: the whole command.
+// HitReport holds the cost of a command that returns an earlier verdict.
 type HitReport struct {
 	Whole *Spread `json:"whole_ms"`
 	// CPU is the processor's time of the command and of all that it starts, and Start
@@ -25,7 +25,7 @@ type HitReport struct {
 	Rest *Spread `json:"rest_ms"`
 }
 
-// hit measures a verdict that is given again, by turns with its parts.
+// hit measures a command that returns an earlier verdict, in turns with its parts.
 func (b *gateBench) hit() (*HitReport, error) {
 	var whole, cpu, start, hash, rest []float64
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -43,8 +43,7 @@ type gatewayBench struct {
 	cleanup []func() error
 }
 
-// gatewaySample is one measure of one system in one round. When it failed, all is
-// zero.
+// gatewaySample holds one measurement of one system in one round; all zero if it failed.
 type gatewaySample struct {
 	outcome
 	// Gateway is the processor time of what is between the client and the server,
@@ -55,7 +54,7 @@ type gatewaySample struct {
 	Memory memory `json:"memory"`
 }
 
-// rate is per second: bytes, or else what was counted.
+// rate returns bytes per second or, if no bytes were counted, requests per second.
 func (s gatewaySample) rate() float64 {
 	if s.Took <= 0 {
 		return 0
@@ -80,7 +79,7 @@ const (
 
 var systemNames = []string{direct, passed, opened, scanned, goProxy, mitmproxy}
 
-// systemFlags are their names in -peers.
+// systemFlags lists the names of the systems for -peers.
 var systemFlags = map[string]string{"passed": passed, "opened": opened, "scanned": scanned, "go": goProxy, "mitmproxy": mitmproxy}
 
 // system is one way to the server, with its client.
@@ -195,7 +194,7 @@ func (g *gatewayBench) fail(measure, system string, err error) {
 	fmt.Fprintln(g.log, "FAILED:", s)
 }
 
-// start starts every system that there is.
+// start starts all installed systems.
 func (g *gatewayBench) start(ctx context.Context) error {
 	want := map[string]bool{}
 	for _, w := range list(g.o.peers) {
@@ -248,7 +247,7 @@ func (g *gatewayBench) start(ctx context.Context) error {
 	return nil
 }
 
-// settled is the memory of a process that has had nothing to do for a moment.
+// settled returns the memory of a process after a short idle time.
 func (g *gatewayBench) settled(ctx context.Context, pid int) (memory, error) {
 	select {
 	case <-time.After(min(2*time.Second, 4*g.o.busy)):
@@ -258,7 +257,7 @@ func (g *gatewayBench) settled(ctx context.Context, pid int) (memory, error) {
 	return memoryOf(pid)
 }
 
-// scans asks whether what looks like a token is kept from the server.
+// scans checks that a text which looks like a token does not reach the server.
 func (g *gatewayBench) scans(s *system) (bool, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	token := []byte("ghp_") // made here, so that nothing like it stands in a file
@@ -273,7 +272,7 @@ func (g *gatewayBench) scans(s *system) (bool, error) {
 	return o.Count == 0, err
 }
 
-// routeOf is the route of a system of carboy's.
+// routeOf returns the route of one of carboy's systems.
 func (g *gatewayBench) routeOf(name string) string {
 	r := fmt.Sprintf("routes:\n  - host: %q\n    private: true\n", net.JoinHostPort(gatewayRoute, g.up.port))
 	switch name {
@@ -420,7 +419,7 @@ func rndHex(n int) string {
 	return w.String()
 }
 
-// ending waits for a process that was told to end; how it ended tells nothing.
+// ending waits for a process that was told to end. It ignores the exit code.
 func ending(c *exec.Cmd) error {
 	ended := make(chan struct{})
 	go func() { c.Wait(); close(ended) }() // until end
@@ -458,7 +457,7 @@ func (s *system) close() error {
 	return errors.Join(errs...)
 }
 
-// ask gives the client a task and waits until it is done.
+// ask sends the client a task and waits for its result.
 func (s *system) ask(t task) (outcome, error) {
 	line, err := json.Marshal(t)
 	if err != nil {
@@ -563,7 +562,7 @@ func (g *gatewayBench) profileFile(s *system, what string) string {
 	return filepath.Join(g.o.profile, strings.NewReplacer(", ", "-", ": ", "-", " ", "-").Replace(s.name)+"."+what+".pprof")
 }
 
-// controlClient speaks to a supervisor.
+// controlClient returns a client of a supervisor's control socket.
 func controlClient(socket string) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -587,7 +586,7 @@ func fetch(socket, path, to string) error {
 	return os.WriteFile(to, b, 0o644)
 }
 
-// usage is the processor time of a process, and of those below it.
+// usage returns the processor time of a process, and of its descendants.
 func usage(pid int) (own, below time.Duration, err error) {
 	pids, err := descendants(func(p, _ int) bool { return p == pid })
 	if err != nil {
@@ -681,8 +680,7 @@ func watchMemory(pid int) func() memory {
 	}
 }
 
-// Many is the cost of very many open connections: each was used for a request, and is
-// kept open.
+// Many holds the cost of very many open connections. Each was used for one request.
 type Many struct {
 	System string `json:"system"`
 	Conns  int    `json:"connections"`
@@ -694,11 +692,11 @@ type Many struct {
 	// connections were closed; known of carboy.
 	Goroutines  int `json:"goroutines_left"`
 	Descriptors int `json:"descriptors_left"`
-	// Works: while they are open, new requests are answered.
+	// Works says that new requests are answered while they are open.
 	Works bool `json:"works"`
 }
 
-// perConn is in bytes.
+// perConn returns the memory of one connection, in bytes.
 func (m Many) perConn() float64 {
 	return float64(m.Open.Resident-m.Before.Resident) / float64(max(1, m.Conns))
 }
@@ -786,6 +784,6 @@ func (g *gatewayBench) manyOf(ctx context.Context, name string, n int) (_ Many, 
 	return m, nil
 }
 
-// manySlack is for the 16 connections of the requests that were made meanwhile, which
+// manySlack allows for the 16 connections of the requests that were made meanwhile, which
 // their client keeps.
 const manySlack = 120

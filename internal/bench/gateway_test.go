@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// gatewayMeasured is a report in which each goal of the gateway's is met exactly.
+// gatewayMeasured returns a report that exactly meets each goal of the gateway.
 func gatewayMeasured() *GatewayReport {
 	one := func(n int, took, cpu, p time.Duration) []gatewaySample {
 		return []gatewaySample{{

@@ -22,7 +22,7 @@ import (
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
-// gitMeasure is asked for with -only alone: it needs no bottle and no peer.
+// gitMeasure is the name of this measure for -only. It needs no bottle and no peer.
 const gitMeasure = "git"
 
 // GitSchema names the JSON document of the git gate's measurements.
@@ -54,7 +54,7 @@ type GitReport struct {
 	Goals   []Goal  `json:"goals"`
 }
 
-// gitClones are made at once.
+// gitClones is the number of clones made at once.
 const gitClones = 50
 
 // gitLine is the speed of the slow line to upstream, in megabits a second.
@@ -68,7 +68,7 @@ type benchT struct {
 	cleanups []func()
 }
 
-// A benchT panics with stopped.
+// stopped is the value with which a benchT panics.
 type stopped struct{ error }
 
 func (t *benchT) Helper()                        {}
@@ -120,7 +120,7 @@ func benchmarkGit(ctx context.Context, o *options, stdout, stderr io.Writer) (er
 	return o.publish(stdout, gitTables, r)
 }
 
-// gitBench is a large repository behind sshd, and gates to it.
+// gitBench holds a large repository behind sshd, and gates to it.
 type gitBench struct {
 	t     *benchT
 	o     *options
@@ -253,7 +253,7 @@ func (b *gitBench) twice() time.Duration {
 	return sum
 }
 
-// line is the server behind a line that takes so many bytes a second towards it.
+// line returns the server behind a line that carries a number of bytes a second to it.
 func (b *gitBench) line(rate float64) *gittest.SSH {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -298,7 +298,7 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// gate serves a repository at sshd through a gate, and gives its URL.
+// gate serves a repository at sshd through a gate, and returns its URL.
 func (b *gitBench) gate(path string) string { return b.gateAt(b.sshd, path) }
 
 func (b *gitBench) gateAt(sshd *gittest.SSH, path string) string {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Goal is a limit and the measurement that must keep it. The median decides.
+// Goal holds a limit and the measurement that must keep it. The median decides.
 type Goal struct {
 	What string `json:"what"`
 	// Limit is the most, or with AtLeast the least, in Unit (empty: a ratio).
@@ -15,7 +15,7 @@ type Goal struct {
 	AtLeast bool    `json:"at_least,omitempty"`
 	Unit    string  `json:"unit,omitempty"`
 	Got     *Spread `json:"got"` // nil: not measured
-	// Also says the same in other words.
+	// Also holds the same value in another unit.
 	Also string `json:"also,omitempty"`
 }
 
@@ -29,8 +29,8 @@ func (g *Goal) met() string {
 	return "**no**"
 }
 
-// goals are in the document's order. A peer or a load that is missing leaves its
-// goal in the table, as not measured.
+// goals returns the goals in the document's order. The goal of a missing peer or load is
+// in the table as not measured.
 func (r *Report) goals() []Goal {
 	start := func(other string) *Spread {
 		return spread(r.whole("start", "carboy"), r.whole("start", other))
@@ -109,7 +109,7 @@ func (r *Report) goals() []Goal {
 // crowdGoal is the number of bottles that should wait at once.
 const crowdGoal = 90
 
-// whole and inside are one peer's rounds, zero where it failed.
+// whole and inside return one peer's rounds, with zeros where it failed.
 func (r *Report) whole(load, peer string) []time.Duration {
 	return durations(r.peer(load, peer).WholeNS)
 }
@@ -160,7 +160,7 @@ func goalRows(w *strings.Builder, goals []Goal) {
 	}
 }
 
-// shown leaves out the range of a single value.
+// shown formats values with their range, which it leaves out for a single value.
 func (s *Spread) shown() string {
 	f := func(x float64) string {
 		if x >= 9.95 || x == 0 {

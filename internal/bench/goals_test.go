@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// measured is a report in which carboy meets each of its goals exactly.
+// measured returns a report in which carboy exactly meets each of its goals.
 func measured() *Report {
 	ms := func(n float64) []int64 { return []int64{int64(n * 1e6), int64(n * 1e6)} }
 	pair := func(load string, native, carboy float64) Result {

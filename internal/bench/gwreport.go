@@ -32,7 +32,7 @@ type GatewayReport struct {
 	Goals   []Goal          `json:"goals"`
 }
 
-// GatewaySystem is one way to the server. Samples are one per round, by measure.
+// GatewaySystem holds the samples of one way to the server, by measure, one per round.
 type GatewaySystem struct {
 	System  string                     `json:"system"`
 	Idle    memory                     `json:"idle"`
@@ -90,8 +90,8 @@ func (r *GatewayReport) samples(measure, system string) []gatewaySample {
 	return nil
 }
 
-// ratio is a figure of one system, divided by another's of the same round; values
-// is the figure itself. Rounds in which either failed are left out.
+// ratio returns a figure of one system divided by another's of the same round, and values
+// returns the figure itself. They leave out rounds in which either failed.
 func (r *GatewayReport) ratio(measure, of, to string, figure func(gatewaySample) float64) *Spread {
 	var xs []float64
 	a, b := r.samples(measure, of), r.samples(measure, to)
@@ -248,7 +248,7 @@ func shown(s *Spread, none bool) string {
 	return fmt.Sprintf("%s (%s–%s)", s.fig(s.Median), s.fig(s.Min), s.fig(s.Max))
 }
 
-// fig keeps two digits of what is small, since 0.14 and 0.05 of direct differ.
+// fig formats a figure. Small ones have two digits, so that 0.14 and 0.05 differ.
 func (s *Spread) fig(x float64) string {
 	if x < 0.995 && x > -0.995 {
 		return fmt.Sprintf("%.2f", x)

@@ -19,7 +19,7 @@ const insideArg = "-inside"
 // insideMark starts the line with which it reports, in nanoseconds.
 const insideMark = "bench-inside-ns "
 
-// inside runs a load and reports what it took by the clock in there.
+// inside runs a load and prints its duration by the clock inside.
 func inside(argv []string) int {
 	if len(argv) == 0 {
 		return 2
@@ -145,7 +145,7 @@ func ask(url, n string) error {
 	return nil
 }
 
-// zeros reads as an endless row of zero bytes.
+// zeros returns zero bytes to every read.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) {
@@ -153,7 +153,7 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// insideTime finds the report in what a load printed; 0 when there is none.
+// insideTime returns the duration in a load's output; 0 if there is none.
 func insideTime(out string) time.Duration {
 	_, rest, ok := strings.Cut(out, insideMark)
 	line, _, _ := strings.Cut(rest, "\n")

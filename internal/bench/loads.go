@@ -2,25 +2,25 @@ package main
 
 import "strconv"
 
-// load is one thing to do. Peers differ only in what they put around it.
+// load describes one command to measure. Peers run the same command in different sandboxes.
 type load struct {
 	name string
 	what string // for the table
-	// argv is run in the workspace; place says where this peer finds things.
+	// argv returns the command, which runs in the workspace, for the peer's place.
 	argv func(p place) []string
-	// bare: run as it is, without the clock inside; for loads so short that
-	// starting our own program would be most of it.
+	// bare runs the load without the clock inside, for loads so short that starting
+	// this program would take most of the time.
 	bare bool
 	reps int  // per round
 	net  bool // wants to reach the server
 	// kept says what is kept for it between samples; empty: nothing.
 	kept kept
-	// nativeOnly: not something that is put into anything, but a measure.
+	// nativeOnly marks a load that runs only on the bare machine.
 	nativeOnly bool
 	// traced: also run in pairs with and without a trace, so many times in each;
 	// short ones more often, since processor time is told in hundredths of a second.
 	traced int
-	// needs is a program that the load wants on the PATH, and how to get it.
+	// needs names a program that must be on the PATH, and says how to get it.
 	needs, install string
 }
 
@@ -50,12 +50,12 @@ func goBuild(cache, tmp, to string) []string {
 		"GOPROXY=off", "GOTOOLCHAIN=local", "GOTELEMETRY=off", "CGO_ENABLED=0", "go", "build", "-C", "module", "-o", to, "."}
 }
 
-// gitStatus leaves the index as it is, so that each sample finds the same.
+// gitStatus runs git status without changing the index, so that all samples are equal.
 func gitStatus(tree string) func(place) []string {
 	return fixed("git", "--no-optional-locks", "-c", "safe.directory=*", "-C", tree, "status", "--porcelain")
 }
 
-// loads in the table's order.
+// loads lists the loads in the table's order.
 var loads = []load{
 	{name: "start", what: "start: the whole of `run true`", argv: fixed("true"), bare: true, reps: 5},
 	{name: "exec", what: "`true` in what runs already: `exec`", argv: fixed("/bin/true"), bare: true, reps: 5, kept: living},

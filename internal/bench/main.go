@@ -44,8 +44,8 @@ func main() {
 	os.Exit(code)
 }
 
-// part takes the process over when this program started it as a part of a
-// measurement.
+// part runs a part of a measurement and does not return, if this program started the
+// process for that.
 func part() {
 	if len(os.Args) > 1 {
 		switch rest := os.Args[2:]; os.Args[1] {
@@ -61,7 +61,7 @@ func part() {
 	}
 }
 
-// options are the flags.
+// options holds the flags.
 type options struct {
 	rounds        int
 	json          bool
@@ -182,8 +182,8 @@ func benchmark(ctx context.Context, o *options, stdout, stderr io.Writer) (err e
 	return nil
 }
 
-// publish writes what was measured into the file that -update names, and to w, for people
-// or as JSON.
+// publish writes the results to the file that -update names, and to w, for people or as
+// JSON.
 func (o *options) publish(w io.Writer, m marks, r interface{ markdown() string }) error {
 	text := r.markdown()
 	if o.update != "" {
@@ -200,7 +200,7 @@ func (o *options) publish(w io.Writer, m marks, r interface{ markdown() string }
 	return e.Encode(r)
 }
 
-// marks are the lines around what is generated.
+// marks holds the lines around the generated text.
 type marks struct{ begin, end string }
 
 var (
@@ -210,7 +210,7 @@ var (
 	gitTables     = marks{"<!-- git: written by `go run ./internal/bench -only git -update docs/benchmarks.md` -->", "<!-- /git -->"}
 )
 
-// readMarked gives what stands before and after the table.
+// readMarked returns the text before and after the table.
 func readMarked(file string, m marks) ([2]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -23,13 +23,13 @@ import (
 // files and parsing their YAML alone; and the start of a bottle that one describes,
 // beside the same bottle said by flags.
 
-// measures are asked for with -only by these names, besides the loads.
+// measures lists the names for -only besides those of loads.
 const (
 	manifestsMeasure = "manifests"
 	manyMeasure      = "many"
 )
 
-// Manifests are ratios, one per round.
+// Manifests holds ratios, one per round.
 type Manifests struct {
 	Files int `json:"files"`
 	// Explain and Preflight are to reading and parsing; Start is of the whole
@@ -102,7 +102,7 @@ What bottle %[1]d is for.
 	return l, err
 }
 
-// parse is the least that reading manifests can be.
+// parse reads and parses the files, which is the least work that manifests can take.
 func (l *larder) parse() error {
 	for _, file := range l.files {
 		text, err := os.ReadFile(file)
@@ -141,7 +141,7 @@ func (l *larder) preflight() error {
 	return err
 }
 
-// talker is an agent that says something all the time.
+// talker is an agent that prints something all the time.
 const talker = "talker"
 
 func (l *larder) command(ctx context.Context, binary string, args ...string) *exec.Cmd {
@@ -151,8 +151,8 @@ func (l *larder) command(ctx context.Context, binary string, args ...string) *ex
 	return c
 }
 
-// firstWord starts a command and says after which time it said something, and how to
-// wait for its end.
+// firstWord starts a command. It returns the time until its first output, and a function
+// that waits for its end.
 func firstWord(c *exec.Cmd) (took time.Duration, end func(), err error) {
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -201,7 +201,7 @@ func (l *larder) freeze(ctx context.Context, binary string) (start, freeze, resu
 	return start, freeze, resume, errors.Join(err, derr)
 }
 
-// start is a bottle of a manifest, or the same by flags.
+// start returns the command for a bottle of a manifest, or for the same by flags.
 func (l *larder) start(ctx context.Context, binary string, byManifest bool) error {
 	args := []string{"run", "-q", "--workspace", "none", "--", "true"}
 	if byManifest {
@@ -271,7 +271,7 @@ func (b *bench) manifestReport() *Manifests {
 	}
 }
 
-// Crowd is the memory of bottles that all wait at once.
+// Crowd holds the memory of bottles that all wait at once.
 type Crowd struct {
 	Bottles   int   `json:"bottles"`
 	Processes int   `json:"processes"`
@@ -279,10 +279,10 @@ type Crowd struct {
 	USS       int64 `json:"uss_bytes"` // what only one process has
 }
 
-// roomOf is the memory that must be free for each bottle that is to wait, in bytes.
+// roomOf is the memory that must be free for each waiting bottle, in bytes.
 const roomOf = 64 << 20
 
-// many starts bottles that wait, looks what they take, and ends them.
+// many starts bottles that wait, measures their memory, and ends them.
 func (b *bench) many(ctx context.Context) (err error) {
 	n := b.o.idle
 	if n == 0 || b.carboy == "" {
@@ -380,7 +380,7 @@ func available() (int64, error) {
 	return x["MemAvailable"], err
 }
 
-// String is its line in the document.
+// String returns m's line in the document.
 func (m *Crowd) String() string {
 	return fmt.Sprintf("**%d bottles that wait, at once**: %d MiB (PSS of their %d processes), %.1f MiB each; %d MiB that no two share.",
 		m.Bottles, m.PSS>>20, m.Processes, float64(m.PSS)/float64(m.Bottles)/(1<<20), m.USS>>20)

@@ -115,7 +115,7 @@ func (b *bench) docker(ctx context.Context) (*peer, error) {
 	return p, p.try(ctx)
 }
 
-// dockerSays runs one command of it that takes no time worth a measure.
+// dockerSays runs a short docker command and returns its output.
 func dockerSays(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -130,7 +130,7 @@ func dockerSays(ctx context.Context, stdin []byte, args ...string) (string, erro
 	return strings.TrimSpace(string(out)), nil
 }
 
-// imageTar is the whole root file system of docker's container.
+// imageTar returns the whole root file system of docker's container.
 func (b *bench) imageTar(ctx context.Context) ([]byte, error) {
 	dir := b.path("image")
 	if err := os.Mkdir(dir, 0o755); err != nil {

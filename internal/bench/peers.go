@@ -16,25 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer puts something around a load.
+// peer runs loads in its sandbox.
 type peer struct {
 	name string
-	// command is the whole process that is measured; what it needs on disk is
-	// written here, outside the clock.
+	// command returns the process that is measured. It also writes the files that the
+	// process needs, before the clock starts.
 	command func(ctx context.Context, l load, argv []string) (*exec.Cmd, error)
-	// server is the name by which it reaches this machine's loopback.
+	// server is the peer's name for this machine's loopback.
 	server string
 	// tmp is its temporary directory, as the load sees it.
 	tmp string
-	// writes: what a load writes lands in the real workspace.
+	// writes says that a load's writes go to the real workspace.
 	writes bool
 	// only names the loads that it runs; empty: all.
 	only []string
 	// kept starts what stays between samples, where the peer has such a thing.
 	kept map[kept]func(context.Context) (*keep, error)
-	// version is the peer's own answer.
+	// version is the version that the peer itself prints.
 	version string
-	// after cleans up behind one sample.
+	// after cleans up after a sample.
 	after func() error
 }
 
@@ -57,7 +57,7 @@ const (
 	nobodyGID = 65534
 )
 
-// asNobody is the credential for loads that run without a container.
+// asNobody returns the credential for loads that run without a container.
 func asNobody(c *exec.Cmd) *exec.Cmd {
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
@@ -66,7 +66,7 @@ func asNobody(c *exec.Cmd) *exec.Cmd {
 	return c
 }
 
-// loadEnv is a load's environment, the same with every peer.
+// loadEnv returns a load's environment, the same with every peer.
 func loadEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LANG=C.UTF-8", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1"}
 }
@@ -83,14 +83,14 @@ func (b *bench) native() *peer {
 	}
 }
 
-// process is all that it takes on the bare machine.
+// process returns the command for a load on the bare machine.
 func process(context.Context) (*keep, error) {
 	return &keep{command: func(ctx context.Context, argv []string) *exec.Cmd {
 		return asNobody(exec.CommandContext(ctx, argv[0], argv[1:]...))
 	}}, nil
 }
 
-// absent says what a peer wants and how it is installed.
+// absent returns an error if a program that the peer needs is missing, and how to install it.
 func absent(programs ...[2]string) error {
 	for _, p := range programs {
 		if _, err := exec.LookPath(p[0]); err != nil {
@@ -137,7 +137,7 @@ func (b *bench) bwrap(ctx context.Context) (*peer, error) {
 
 var bwrapProgram = [2]string{"bwrap", "Debian and Ubuntu: apt-get install bubblewrap"}
 
-// try runs `true` once, so that what cannot work here is a peer that is absent.
+// try runs `true` once, so that a peer that can't work here counts as absent.
 func (p *peer) try(ctx context.Context) error {
 	c, err := p.command(ctx, load{bare: true}, []string{"true"})
 	if err != nil {
@@ -260,7 +260,7 @@ func (b *bench) runc(ctx context.Context) (*peer, error) {
 	return p, p.try(ctx)
 }
 
-// containerPlan is the plan of one container in the workspace; hostNet leaves it
+// containerPlan returns the plan of one container in the workspace. hostNet leaves it
 // in this machine's network namespace, for runsc's host networking.
 func containerPlan(b *bench, argv []string, hostNet bool) *specs.Spec {
 	s := &specs.Spec{

@@ -16,14 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Phase is a part of `carboy run -- true`: what was reached, and which share of
-// the whole run had gone by then.
+// Phase holds a point of `carboy run -- true`, and the share of the whole run until then.
 type Phase struct {
 	Reached string  `json:"reached"`
 	Share   float64 `json:"share"` // median
 }
 
-// phases splits the start. It is apart from the rounds, since its figures are
+// phases splits the start into shares. It is not part of the rounds, since its figures are
 // shares of one peer's own time.
 func (b *bench) phases(ctx context.Context) error {
 	i := slices.IndexFunc(b.peers, func(p *peer) bool { return p.name == "carboy" })
@@ -84,18 +83,17 @@ func cutLast(line string) (name string, n int64, ok bool) {
 	return line[:i], n, err == nil
 }
 
-// Idle is the memory of something that waits.
+// Idle holds the memory of something that waits.
 type Idle struct {
 	Peer string `json:"peer"`
-	// PSS is the memory of all its processes, what they share counted once.
+	// PSS is the memory of all its processes; shared memory counts once.
 	PSS       int64 `json:"pss_bytes"`
 	Processes int   `json:"processes"`
 	// Own is the part of a process outside the container that watches it.
 	Own int64 `json:"own_bytes,omitempty"`
 }
 
-// idle reads what living peers cost when they have had nothing to do for a
-// moment. Only root may look into their processes.
+// idle measures the memory of living peers after a short idle time. Only root may read it.
 func (b *bench) idle(ctx context.Context) error {
 	if len(b.kept) == 0 {
 		return nil
@@ -170,8 +168,7 @@ func sizes(text string) (map[string]int64, error) {
 	return out, nil
 }
 
-// descendants are all processes below those that top selects, themselves
-// included.
+// descendants returns the processes that top selects, with all their descendants.
 func descendants(top func(pid, parent int) bool) ([]int, error) {
 	ents, err := os.ReadDir("/proc")
 	if err != nil {
@@ -199,8 +196,7 @@ func descendants(top func(pid, parent int) bool) ([]int, error) {
 	return out, nil
 }
 
-// statOf are the fields of a process's stat behind its name; none when it is
-// gone.
+// statOf returns the fields of a process's stat after its name; none if it is gone.
 func statOf(pid int) []string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -210,8 +206,8 @@ func statOf(pid int) []string {
 	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
-// childrenCPU is the processor time of all processes below this one, and of
-// those that they have waited for.
+// childrenCPU returns the processor time of all descendants of this process, and of those
+// that they have waited for.
 func childrenCPU() (time.Duration, error) {
 	pids, err := descendants(func(_, parent int) bool { return parent == os.Getpid() })
 	if err != nil {

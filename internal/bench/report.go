@@ -26,19 +26,19 @@ type Report struct {
 	Loads   []Result `json:"loads"`
 	// Upload is the number of bytes that the load of that name sends.
 	Upload int64 `json:"upload_bytes"`
-	// Start splits `carboy run -- true`; Idle is what living peers cost.
+	// Start splits `carboy run -- true`; Idle holds the memory of living peers.
 	Start []Phase `json:"start_phases,omitempty"`
 	Idle  []Idle  `json:"idle,omitempty"`
-	// Traces are pairs with and without a trace.
+	// Traces holds the results of pairs with and without a trace.
 	Traces []Traced `json:"traces,omitempty"`
-	// Manifests and Many are measures of their own.
+	// Manifests and Many hold measures that are no loads.
 	Manifests *Manifests `json:"manifests,omitempty"`
 	Many      *Crowd     `json:"many,omitempty"`
 	Faces     *Faces     `json:"faces,omitempty"`
 	Goals     []Goal     `json:"goals"`
 }
 
-// Result is one line of the table.
+// Result holds one line of the table.
 type Result struct {
 	Load  string       `json:"load"`
 	What  string       `json:"what"`
@@ -57,7 +57,7 @@ type PeerResult struct {
 	InsideNS      []int64 `json:"inside_ns,omitempty"`
 }
 
-// facts describe the machine.
+// facts describes the machine.
 type facts struct {
 	Cores     int     `json:"cores"`
 	MemoryGiB int     `json:"memory_gib"`
@@ -99,7 +99,7 @@ func readFacts(dir string) facts {
 	return f
 }
 
-// loadPerCore is the kernel's average of the last minute.
+// loadPerCore returns the kernel's load average of the last minute, per core.
 func loadPerCore() float64 {
 	var si unix.Sysinfo_t
 	if unix.Sysinfo(&si) != nil {
@@ -154,8 +154,8 @@ func (b *bench) report() *Report {
 	return r
 }
 
-// times are a peer's rounds, zero where it failed; nil when there is none, as
-// inside is for loads without a clock inside.
+// times returns a peer's rounds, zero where it failed. It returns nil if nothing was
+// measured, such as inside for loads without a clock inside.
 func (b *bench) times(load, peer string) (whole, inside []time.Duration) {
 	var anyWhole, anyInside bool
 	for _, s := range b.samples[key{load, peer}] {
@@ -179,8 +179,8 @@ func nanoseconds(ds []time.Duration) []int64 {
 	return out
 }
 
-// markdown is the table of docs/benchmarks.md: ratios only. Absolute times of
-// somebody else's machine tell a reader nothing.
+// markdown returns the table of docs/benchmarks.md. It has only ratios: absolute times of
+// another machine tell a reader nothing.
 func (r *Report) markdown() string {
 	var w strings.Builder
 	f := r.Facts
@@ -245,7 +245,7 @@ func bareLoad(name string) bool {
 	return slices.ContainsFunc(loads, func(l load) bool { return l.name == name && l.bare })
 }
 
-// table shows those columns that hold anything: who is absent is said above.
+// table writes the columns that have values. The absent peers are listed above it.
 func (r *Report) table(w *strings.Builder, which func(load string) bool, pick func(*PeerResult) (*Spread, *Spread)) {
 	columns := append(slices.Clone(peerNames[1:]), "carboy ÷ runsc")
 	used := make([]bool, len(columns))
@@ -297,7 +297,7 @@ func (s *Spread) String() string {
 	return fmt.Sprintf("%s (%s–%s)", figure(s.Median), figure(s.Min), figure(s.Max))
 }
 
-// fine is for ratios near 1, measured in pairs.
+// fine formats ratios near 1, which were measured in pairs.
 func (s *Spread) fine() string {
 	if s == nil {
 		return "–"
@@ -313,7 +313,7 @@ func figures(xs []float64) string {
 	return cmp.Or(strings.Join(out, ", "), "not known")
 }
 
-// figure keeps two significant digits: there are no more in a noisy ratio.
+// figure formats two significant digits: a noisy ratio has no more.
 func figure(x float64) string {
 	switch {
 	case x >= 9.95:

@@ -21,7 +21,7 @@ type vitals struct {
 	Descriptors int   `json:"descriptors"`
 }
 
-// vitals reads those of the gateway; goroutines are known of carboy alone.
+// vitals reads the vitals of the gateway. Only carboy reports its goroutines.
 func (s *system) vitals() (v vitals, err error) {
 	m, err := memoryOf(s.gateway)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *system) vitals() (v vitals, err error) {
 // that is kept for later is there.
 type Growth struct {
 	What string `json:"what"`
-	// Grown is by how much the line through the second half rises.
+	// Grown is the rise of the line through the second half.
 	Grown float64 `json:"grown"`
 	Bound float64 `json:"bound"`
 	Last  float64 `json:"last"`
@@ -84,8 +84,8 @@ func judge(vs []vitals) []Growth {
 	}
 }
 
-// slope is Theil and Sen's: the median of the slopes of all pairs, which single
-// peaks do not move. Long rows are thinned to at most 600.
+// slope returns the Theil-Sen estimate: the median of the slopes of all pairs, which
+// single peaks do not change. Long rows are thinned to at most 600.
 func slope(ys []float64) float64 {
 	step := 1 + len(ys)/600
 	var all []float64

@@ -183,7 +183,7 @@ func (c *certAuthority) keyPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
 }
 
-// readCertAuthority is for a peer in a process of its own.
+// readCertAuthority reads the authority from a file, in a peer with a process of its own.
 func readCertAuthority(file string) (*certAuthority, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -229,7 +229,7 @@ type Status struct {
 // ExitCode returns the code by the shell's convention: 128+n for signal n.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {
-		return 128 + int(s.Signal)
+		return exitcode.Signal(s.Signal)
 	}
 	return s.Code
 }
@@ -249,6 +249,10 @@ type Usage struct {
 type Refusals struct {
 	Pids int64 // forks and threads
 }
+
+// DebugEnv names a variable of carboy's own environment, for developers: a directory in
+// which a backend writes what it does. A bottle that was prepared earlier has not.
+const DebugEnv = "CARBOY_BACKEND_DEBUG"
 
 // Network says what a bottle's connections travel on: what its Spec has of a network.
 type Network int

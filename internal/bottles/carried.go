@@ -201,7 +201,7 @@ func nextCarried(tr *tar.Reader, name string, size int64) error {
 		return fmt.Errorf("%s is missing: %w", name, err)
 	}
 	if h.Name != name || h.Typeflag != tar.TypeReg || size >= 0 && h.Size != size {
-		return fmt.Errorf("%q stands where %s must be", h.Name, name)
+		return fmt.Errorf("wanted the file %s, got %q of %d bytes", name, h.Name, h.Size)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 type Choices struct {
 	Agents  []manifest.Listed
 	Bottles []string // by name
+	// Broken tells of bottles why they can't be used.
+	Broken map[string]error
 }
 
 // Choices returns what can be started in dir.
@@ -19,7 +21,9 @@ func (c *Keeper) Choices(dir string) (*Choices, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Choices{Agents: s.Agents(), Bottles: s.Names("bottles")}, nil
+	out := &Choices{Agents: s.Agents(), Bottles: s.Names("bottles")}
+	out.Broken = s.Broken(out.Bottles)
+	return out, nil
 }
 
 // ValidLabel reports whether s can be the label of a bottle.

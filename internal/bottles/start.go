@@ -1,6 +1,7 @@
 package bottles
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -52,6 +53,8 @@ type StartOptions struct {
 	// Policy is a file with the user's rules, which answer some proposals in place of a
 	// person; empty: none.
 	Policy string
+	// AskFor bounds the wait for a person's answer; 0: as the bottle says.
+	AskFor time.Duration
 	// Keep keeps the bottle even if its agent succeeds, so that it can be resumed.
 	Keep bool
 
@@ -108,6 +111,9 @@ type Started struct {
 	// Kept means that the bottle stays: its agent failed, it was frozen, or its user
 	// wanted that.
 	Kept, Frozen bool
+	// Resumable means that Resume can go on with it. Of one that was kept for its records
+	// alone it can't.
+	Resumable bool
 }
 
 // AgentError means that the agent exited with a code other than 0.
@@ -181,7 +187,8 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	} else if !o.Cwd {
 		p.Notes = append(p.Notes, "there is no workspace: what the agent writes is gone at the end (--cwd gives it this directory)")
 	}
-	l, err := agent.New(c.Host, e, &agent.Options{Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp})
+	askFor := cmp.Or(o.AskFor, e.Limits.Approval.V)
+	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp})
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +213,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	p.Run = plan.Options{
 		Command: l.Command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.Mounts, Limits: p.Limits, Image: p.Image,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Granted: p.Granted,
-		Supervise: e.Supervise.V, Policy: o.Policy,
+		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor,
 	}
 	return p, nil
 }
@@ -218,9 +225,9 @@ func (o *StartOptions) check() error {
 	}
 	switch {
 	case o.Headless && o.Prompt == "":
-		return bad("--headless", "", "needs a prompt", "say what the agent shall do: --headless --prompt 'fix the tests'")
+		return bad("--headless", "", "needs a prompt", "name the agent's task: --headless --prompt 'fix the tests'")
 	case !o.Headless && o.Prompt != "":
-		return bad("--prompt", safetext.String(o.Prompt, 80), "is for an agent that nobody sits in front of", "add --headless, or leave the prompt out")
+		return bad("--prompt", safetext.String(o.Prompt, 80), "needs --headless", "add --headless, or leave the prompt out")
 	case o.Color != "" && !slices.Contains(Colors, o.Color):
 		return bad("--color", o.Color, "is none of the sixteen", "there are "+strings.Join(Colors, ", "))
 	case strings.ContainsRune(o.Prompt, 0):
@@ -310,7 +317,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 			return nil, err
 		}
 	}
-	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build}
+	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: c.Backend.Name()}
 	if b.Label == "" {
 		b.Label = o.Agent
 	}
@@ -372,6 +379,9 @@ func (c *Keeper) RunBottle(ctx context.Context, b store.Bottle, p *Preflight) (*
 		return s, err
 	}
 	s.Kept = true
+	if k, _, kerr := c.Store.Kept(b.Slug); kerr == nil && k != nil {
+		s.Resumable = true
+	}
 	if rec.Exit.Code != 0 && !s.Frozen && repos.OnlyKeysLeft(err) {
 		err = errors.Join(&AgentError{Agent: b.Agent, Slug: b.Slug, Exit: rec.Exit}, err)
 	}

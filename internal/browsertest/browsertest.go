@@ -160,7 +160,6 @@ func (b *Browser) Open(t testing.TB, url string, v View) *Tab {
 		p.Script(false)
 	}
 	p.Media(v.Dark, v.Print)
-	p.front()
 	p.Go(url)
 	return p
 }
@@ -240,9 +239,11 @@ func (p *Tab) Decode(raw json.RawMessage, v any) {
 	}
 }
 
-// Go opens url in the tab and waits until it is loaded.
+// Go opens url in the tab, which is in front then, and waits until it is loaded. Keys do
+// not always reach a tab behind another.
 func (p *Tab) Go(url string) {
 	p.t.Helper()
+	p.front()
 	seen := p.count("Page.loadEventFired")
 	p.Do("Page.navigate", map[string]any{"url": url})
 	p.await("Page.loadEventFired", seen)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/hostexec"
 )
 
 // txn carries out ops as one transaction. At every moment each name holds its
@@ -38,6 +40,7 @@ type txn struct {
 	left   []Bytes
 	waited time.Duration // for renamed directories
 	mv     mover
+	exec   *hostexec.Runner // made when git is needed
 }
 
 // syncEach is the largest number of new files that are synced one by one; for
@@ -58,11 +61,11 @@ func (x *txn) step(name, p string) error {
 
 // run carries out all steps. On error the workspace is as before, except after
 // a *RollbackError or *StrandedError.
-func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error {
+func (x *txn) run(kind, of string, ws Identity, ops []op, repos []repoPlan, preImages bool) error {
 	if err := x.prepare(ops, preImages); err != nil {
 		return err
 	}
-	plan := &planRecord{Schema: journalSchema, Kind: kind, Of: of, Workspace: ws, Time: time.Now(), Ops: ops}
+	plan := &planRecord{Schema: journalSchema, Kind: kind, Of: of, Workspace: ws, Time: time.Now(), Ops: ops, Repos: repos}
 	if err := x.step("journal", "plan"); err != nil {
 		return err
 	}
@@ -72,6 +75,7 @@ func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error 
 	err := x.forward(ops)
 	if err == nil {
 		x.cleanup(ops)
+		x.refresh()
 		return nil
 	}
 	if x.j.commit {
@@ -147,6 +151,9 @@ func (x *txn) forward(ops []op) error {
 		}
 	}
 	if err := x.sync(ops, count > syncEach, true); err != nil {
+		return err
+	}
+	if err := x.moveRefs(); err != nil {
 		return err
 	}
 	if err := x.step("journal", "commit"); err != nil {

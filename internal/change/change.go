@@ -89,26 +89,11 @@ type Change struct {
 }
 
 // Bookkeeping reports whether the path is one of git's internal files that a
-// reviewer learns nothing from: objects, reflogs, the index. It returns false
-// if the change is protected, in conflict or cannot land, and for refs and
-// HEAD, which show what a landing moves.
+// reviewer learns nothing from. They are never copied; Set.Refs shows what they
+// mean. It returns false for what could make git run something.
 func (c *Change) Bookkeeping() bool {
-	if len(c.Protected) > 0 || c.BaseMoved != "" || c.Unlandable != "" || c.Omitted != "" {
-		return false
-	}
-	rest, ok := strings.CutPrefix(string(c.Path), ".git/")
-	if !ok {
-		_, rest, ok = strings.Cut(string(c.Path), "/.git/")
-	}
-	if !ok {
-		return false
-	}
-	first, _, _ := strings.Cut(rest, "/")
-	switch first {
-	case "objects", "logs", "index", "COMMIT_EDITMSG", "FETCH_HEAD", "ORIG_HEAD":
-		return true
-	}
-	return false
+	_, rest, ok := cutGit(string(c.Path))
+	return ok && len(c.Protected) == 0 && (c.Type == Dir || c.Type == File || c.Kind == Delete && rest != "")
 }
 
 // Set holds all changes that a bottle made to a workspace.

@@ -20,6 +20,9 @@ type DiffOptions struct {
 	// (default 1 MiB), MaxBytes bounds the whole output (default 16 MiB).
 	MaxFile, MaxBytes int64
 
+	// Refs, from Set.Refs, are shown first.
+	Refs []RefChange
+
 	Stat bool // only the summary
 	// Git also shows git's internal files (see Change.Bookkeeping), which are
 	// otherwise only counted.
@@ -57,6 +60,9 @@ func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 	} else {
 		d.note("the workspace cannot be opened, so old contents are not shown: " + err.Error())
 	}
+	for i := range opts.Refs {
+		d.ref(&opts.Refs[i])
+	}
 	for i := range s.Changes {
 		c := &s.Changes[i]
 		switch {
@@ -68,7 +74,7 @@ func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 		}
 	}
 	if n := d.stat.Bookkeeping; n > 0 {
-		d.note(fmt.Sprintf("not shown: %d paths of git's own (objects, logs, index); --git shows them", n))
+		d.note(fmt.Sprintf("not shown: %d paths of git's own, which are never copied; --git shows them", n))
 	}
 	if d.stat.Truncated {
 		d.left = 1 << 10

@@ -20,7 +20,7 @@ var (
 	// ErrWorkspaceReplaced: the directory at the workspace's path is not the
 	// one that the run began with.
 	ErrWorkspaceReplaced = errors.New("workspace was replaced since the run began")
-	// ErrNoOpenat2: the kernel cannot resolve paths beneath a directory
+	// errNoOpenat2: the kernel cannot resolve paths beneath a directory
 	// (Linux before 5.6, or a filter blocks the call).
 	errNoOpenat2 = errors.New("kernel lacks openat2, without which paths cannot be resolved safely")
 	// ErrBusy: another process is landing or undoing in this workspace.
@@ -33,7 +33,7 @@ var (
 	ErrIncomplete = errors.New("the collected changes are incomplete")
 	// ErrNothingToUndo: the run has no landing that is not undone.
 	ErrNothingToUndo = errors.New("nothing to undo")
-	// ErrMalformed: the tar stream or a path in it is invalid.
+	// errMalformed: the tar stream or a path in it is invalid.
 	errMalformed = errors.New("malformed change stream")
 	// ErrCorrupt: a file in the run directory is damaged.
 	ErrCorrupt = errors.New("corrupt change record")

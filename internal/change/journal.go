@@ -49,6 +49,8 @@ type planRecord struct {
 	Workspace Identity  `json:"workspace"`
 	Time      time.Time `json:"time"`
 	Ops       []op      `json:"ops"`
+	// Repos lists the references that move when all files are in place.
+	Repos []repoPlan `json:"repos,omitempty"`
 }
 
 // stagedRecord holds, for each op, the fileID of each new node.
@@ -253,6 +255,17 @@ func (j *journal) read(f *os.File) (good int64, err error) {
 func (p *planRecord) check() error {
 	if p.Schema != journalSchema {
 		return fmt.Errorf("%w: schema %s", ErrCorrupt, show(p.Schema))
+	}
+	for i := range p.Repos {
+		r := &p.Repos[i]
+		if r.Dir != "" && checkRel(string(r.Dir)) != nil {
+			return fmt.Errorf("%w: repository %s", ErrCorrupt, show(string(r.Dir)))
+		}
+		for _, u := range r.Refs {
+			if neverRef(u.Name) != "" {
+				return fmt.Errorf("%w: reference %s", ErrCorrupt, show(u.Name))
+			}
+		}
 	}
 	for i := range p.Ops {
 		o := &p.Ops[i]

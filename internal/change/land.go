@@ -20,6 +20,9 @@ type LandOptions struct {
 	IncludeProtected bool
 	// AllowIncomplete lands an incomplete set as far as it goes.
 	AllowIncomplete bool
+	// Refs names references of git that land beside the branch that is checked out; see
+	// RefChange.ID.
+	Refs []string
 	// Policy adds to the protection that the set was collected with.
 	Policy Policy
 
@@ -34,6 +37,8 @@ type LandReport struct {
 	Already  []string // paths where the host already had the bottle's version
 	Implied  []string // directories that were not selected but needed
 	Withheld []Withheld
+	Refs     []RefChange // references that were moved
+	RefsLeft bool        // some references could land and did not
 }
 
 // Land applies the selected changes to the host's workspace, all or none. A
@@ -67,8 +72,14 @@ func Land(ctx context.Context, s *Set, opts LandOptions) (*LandReport, error) {
 	if len(p.conflicts) > 0 {
 		return nil, &ConflictError{Op: "land", Conflicts: p.conflicts}
 	}
-	rep := &LandReport{Already: p.already, Implied: sel.implied, Withheld: sel.withheld}
-	if len(p.ops) == 0 {
+	g, err := takeRefs(ctx, s, p.t, &opts, &p.ops)
+	defer g.close()
+	if err != nil {
+		return nil, landError(err)
+	}
+	rep := &LandReport{Already: p.already, Implied: sel.implied, Withheld: append(sel.withheld, g.withheld...)}
+	rep.RefsLeft = g.left
+	if len(p.ops) == 0 && len(g.plans) == 0 {
 		return rep, nil
 	}
 	j, err := newJournal(s.dir, "land")
@@ -82,13 +93,23 @@ func Land(ctx context.Context, s *Set, opts LandOptions) (*LandReport, error) {
 		return nil, fmt.Errorf("land: %w", err)
 	}
 	defer closePack()
-	if err := x.run("land", "", s.Workspace, p.ops, true); err != nil {
+	if err := x.run("land", "", s.Workspace, p.ops, g.plans, true); err != nil {
 		j.abandon()
 		return nil, fmt.Errorf("land: %w", err)
 	}
 	rep.ID = j.id
+	rep.Refs = g.landed
 	rep.Landed = landed(sel, p.already)
 	return rep, nil
+}
+
+// landError says what failed, unless the error does so itself.
+func landError(err error) error {
+	var conflict *ConflictError
+	if errors.As(err, &conflict) || errors.Is(err, ErrNoSuchChange) {
+		return err
+	}
+	return fmt.Errorf("land: %w", err)
 }
 
 func landed(sel *selection, already []string) []string {
@@ -116,6 +137,10 @@ func (x *txn) readFrom() (func(), error) {
 		return nil, err
 	}
 	x.src = func(n *node) (contentReader, error) {
+		if n.file != "" {
+			made, err := os.Open(n.file)
+			return contentReader{made, made}, err
+		}
 		if n.PreOf != "" {
 			pre, err := os.Open(x.prePath(n.PreOf, n.Pre))
 			return contentReader{pre, pre}, err

@@ -34,6 +34,8 @@ type node struct {
 	PreOf  string            `json:"pre_of,omitempty"` // landing that saved the pre-image
 	Own    *owner            `json:"own,omitempty"`    // owner and times to restore
 	Xattrs map[string][]byte `json:"xattrs,omitempty"`
+
+	file string // a file of carboy's own that holds the content; not needed after staging
 }
 
 type owner struct {
@@ -59,6 +61,9 @@ type op struct {
 	Old  []oldNode `json:"old,omitempty"`
 	New  []node    `json:"new,omitempty"`
 	Mode uint32    `json:"mode,omitempty"` // for opChmod: the new mode
+	// Git says that the files are git's and were made on the host: a pack, which stays
+	// once it is in place; the index, which an undo makes anew; or a new repository.
+	Git bool `json:"git,omitempty"`
 }
 
 // planner turns selected changes into ops and finds conflicts.

@@ -1,9 +1,56 @@
 package change
 
 import (
+	_ "embed"
+	"slices"
 	"strings"
+	"sync"
 	"unicode"
 )
+
+//go:embed protected.tsv
+var protectedText string
+
+// A protectedName is a line of protected.tsv.
+type protectedName struct {
+	rule string   // "settings" or "ci"
+	name []string // its components; one may begin or end in an asterisk
+	why  string
+}
+
+// protectedNames returns the lines of protected.tsv by their first component, and those
+// with an asterisk.
+var protectedNames = sync.OnceValues(func() (map[string][]protectedName, []protectedName) {
+	exact, wild := map[string][]protectedName{}, []protectedName(nil)
+	for line := range strings.Lines(protectedText) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if line[0] == '#' || len(f) < 4 {
+			continue
+		}
+		n := protectedName{f[0], strings.Split(f[1], "/"), f[3]}
+		if strings.Contains(f[1], "*") {
+			wild = append(wild, n)
+			continue
+		}
+		exact[n.name[0]] = append(exact[n.name[0]], n)
+	}
+	return exact, wild
+})
+
+// begins reports whether the folded path of a file begins with the name, or leads to it
+// as something other than a directory.
+func (n protectedName) begins(path []string, typ Type) bool {
+	if len(path) >= len(n.name) {
+		return slices.Equal(path[:len(n.name)], n.name)
+	}
+	return slices.Equal(n.name[:len(path)], path) && (typ == Symlink || typ == File && path[0][0] == '.')
+}
+
+// fits reports whether a component fits the name, which has an asterisk.
+func (n protectedName) fits(comp string) bool {
+	before, after, _ := strings.Cut(n.name[0], "*")
+	return strings.HasPrefix(comp, before) && strings.HasSuffix(comp, after)
+}
 
 // Reason says why a path is protected: the name of the rule and a sentence.
 type Reason struct {
@@ -90,6 +137,7 @@ func (p Policy) Path(rel string, typ Type) []Reason {
 	for i, c := range comps {
 		folded[i] = fold(c)
 	}
+	exact, wild := protectedNames()
 	var out []Reason
 	for i, f := range folded {
 		if f == ".git" {
@@ -98,24 +146,14 @@ func (p Policy) Path(rel string, typ Type) []Reason {
 			}
 			break
 		}
-		if why, ok := settings[f]; ok {
-			out = append(out, Reason{"settings", why})
-		}
-		if strings.HasPrefix(f, ".aider") {
-			out = append(out, Reason{"settings", "aider takes commands from it"})
-		}
-		if strings.HasSuffix(f, ".code-workspace") || strings.HasSuffix(f, ".sublime-project") {
-			out = append(out, Reason{"settings", "an editor runs tasks from it"})
-		}
-		if strings.HasPrefix(f, ".carboy-") {
-			out = append(out, Reason{"settings", "the name is carboy's own"})
-		}
-		if p.CI {
-			if why, ok := ciNames[f]; ok {
-				out = append(out, Reason{"ci", why})
+		for _, n := range exact[f] {
+			if (n.rule != "ci" || p.CI) && n.begins(folded[i:], typ) {
+				out = append(out, Reason{n.rule, n.why})
 			}
-			if f == ".github" && (len(folded) == i+1 || folded[i+1] == "workflows" || folded[i+1] == "actions") {
-				out = append(out, Reason{"ci", "GitHub runs workflows from it"})
+		}
+		for _, n := range wild {
+			if n.fits(f) {
+				out = append(out, Reason{n.rule, n.why})
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,6 +27,9 @@ func TestPolicyPath(t *testing.T) {
 		".vscode/tasks.json", ".idea/workspace.xml", ".zed/settings.json", ".nvim.lua", ".exrc", ".envrc", ".direnv/x",
 		".devcontainer/devcontainer.json", ".devcontainer.json", ".husky/pre-commit", ".githooks/x", ".npmrc", ".yarnrc.yml",
 		".pnpmfile.cjs", ".bot-bottle/x", ".carboy/x", "x.code-workspace", ".cargo/config.toml", ".carboy-0123-1",
+		".hg/hgrc", "sub/.HG/hgrc", ".sl/config", ".jj/repo/config.toml", ".Rprofile", ".pdbrc", ".ghci", ".octaverc", ".pryrc", ".irbrc",
+		".perldb", ".env", "tools/bazel", "crush.json", ".qwen/x", "QWEN.md", "AGENT.md", ".trae/x", ".factory/x", ".augment/x",
+		".github/mcp.json", ".github/hooks/x.json", "x.sublime-project", "x.pro.user", ".jj/repo", ".hg", ".github",
 		".vs\u200bcode/tasks.json", ".VSCode/x", ".claude./x", ".vſcode/x",
 	}
 	for _, p := range protected {
@@ -40,7 +44,7 @@ func TestPolicyPath(t *testing.T) {
 		".git/objects/pack/pack-" + strings.Repeat("a", 40) + ".pack", ".git/objects/pack/pack-" + strings.Repeat("a", 40) + ".idx",
 		".git/objects/info/commit-graph", ".git/objects/info/packs", ".git/info/refs",
 		".gitignore", ".gitattributes", ".github/workflows/ci.yml", "git/config", "hooks/pre-commit", "x.git.txt", ".gitx/config",
-		"main.go", "README.md", "src/claude/x", "vscode/tasks.json", "config", "docs/agents.txt", "Makefile", "package.json", ".env",
+		"main.go", "README.md", "src/claude/x", "vscode/tasks.json", "config", "docs/agents.txt", "Makefile", "package.json", ".env.example", "env", "tools/build.sh", "tools", "bazel", "crush/x", ".hg/store/x", ".jj/repo/store/x", ".github/ISSUE_TEMPLATE.md", "profile.R", ".r",
 		"claude.mdx", "a.b/c d/é", "\xff\xfe", strings.Repeat("x/", 100) + "y",
 	}
 	for _, p := range free {
@@ -66,12 +70,64 @@ func TestPolicyPath(t *testing.T) {
 	}
 }
 
+// TestProtectedNames: each line of the list is whole, is said once and takes effect.
+func TestProtectedNames(t *testing.T) {
+	seen := map[string]bool{}
+	for line := range strings.Lines(protectedText) {
+		if line[0] == '#' {
+			continue
+		}
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		if len(f) != 5 || slices.Contains(f, "") || f[0] != "settings" && f[0] != "ci" {
+			t.Errorf("%q: not a place, name, program, reason and source", line)
+			continue
+		}
+		name := f[1]
+		if seen[name] || FoldName(name) != name || strings.Count(name, "*") > 1 || strings.Contains(name, "*") && (f[0] == "ci" || strings.Contains(name, "/")) {
+			t.Errorf("%s: twice, not folded, or more than a wildcard", name)
+		}
+		seen[name] = true
+		for _, p := range []string{strings.ReplaceAll(name, "*", "x"), "sub/" + strings.ToUpper(strings.ReplaceAll(name, "*", "x")), strings.ReplaceAll(name, "*", "x") + "/y"} {
+			if !slices.Contains((Policy{CI: true}).Path(p, File), Reason{f[0], f[3]}) {
+				t.Errorf("%s is not protected", p)
+			}
+		}
+		if q := "x" + name; !strings.Contains(name, "*") && len((Policy{CI: true}).Path(q, Dir)) > 0 {
+			t.Errorf("%s is protected", q)
+		}
+	}
+	if len(seen) < 190 {
+		t.Errorf("%d names", len(seen))
+	}
+}
+
+// TestWritable: what lets others write is held back, and what lets less is not.
+func TestWritable(t *testing.T) {
+	w := newWorld(t, map[string]string{"private": "x", "shared": "x", "run": "x", "d/f": "x", "e/f": "x", "content": "x"})
+	for p, mode := range map[string]os.FileMode{"private": 0o600, "shared": 0o664, "run": 0o644, "d": 0o755, "e": 0o775, "content": 0o644} {
+		must(t, os.Chmod(w.ws+"/"+p, mode))
+	}
+	u := w.upper().file("private", "x", 0o666).file("shared", "y", 0o664).file("run", "x", 0o755).file("content", "y", 0o664)
+	u.dir("d", 0o777).dir("e", 0o775).file("e/f", "y", 0o644).file("new", "x", 0o664).file("newer", "x", 0o666).dir("newdir", 0o1777)
+	s := w.collect(u.bytes())
+	for p, held := range map[string]bool{"private": true, "shared": false, "run": false, "content": true, "d": true, "e/f": false, "new": false, "newer": true, "newdir": true} {
+		c, ok := s.Lookup(p)
+		if !ok {
+			t.Errorf("%s is no change:\n%s", p, kinds(s))
+			continue
+		}
+		if got := slices.ContainsFunc(c.Protected, func(r Reason) bool { return r.Rule == "writable" }); got != held {
+			t.Errorf("%s: held back %v, want %v", p, got, held)
+		}
+	}
+}
+
 func TestPolicyCI(t *testing.T) {
 	for _, p := range []string{".github/workflows/x.yml", ".GitHub/Workflows/x.yml", ".github/actions/a/action.yml", ".gitlab-ci.yml", "Jenkinsfile", ".github"} {
 		if len(Policy{CI: true}.Path(p, File)) == 0 {
 			t.Errorf("%s is not protected", p)
 		}
-		if len(Policy{}.Path(p, File)) != 0 {
+		if p != ".github" && len(Policy{}.Path(p, File)) != 0 {
 			t.Errorf("%s is protected unasked", p)
 		}
 	}
@@ -207,7 +263,7 @@ func TestRepositories(t *testing.T) {
 	u.file("common/HEAD", "x", 0o644).file("common/commondir", "..", 0o644)
 	u.file("harmless/HEAD", "x", 0o644).file("harmless/config", "x", 0o644).file("harmless/hooks/x", "x", 0o644)
 	s := w.collect(u.bytes())
-	want := map[string]bool{".git/refs/heads/x": false, "nested/.git": true, "nested/.git/HEAD": true, "nested/.git/refs": true, "nested": false,
+	want := map[string]bool{".git/refs/heads/x": false, "nested/.git": false, "nested/.git/HEAD": false, "nested": false,
 		"bare/HEAD": true, "bare/config": true, "bare/refs": true, "bare/other": false, "half/HEAD": true, "common/HEAD": true,
 		"common/commondir": true, "harmless/HEAD": false, "harmless/config": false, "harmless/hooks/x": false}
 	for p, want := range want {
@@ -233,13 +289,13 @@ func TestDeleteProtected(t *testing.T) {
 		t.Errorf("%v; withheld %v", now, r.Withheld)
 	}
 	w.land(s, LandOptions{IncludeProtected: true})
-	if now := treeOf(t, w.ws); len(now) != 1 {
-		t.Error(now)
+	if now := treeOf(t, w.ws); len(now) != 5 || now["d/.git/hooks/x"] == "" {
+		t.Error(now) // a repository is never removed
 	}
 }
 
-// TestForgedObject: git's objects are named by their content, so a modified one
-// is protected; a new one lands with the bookkeeping that no diff shows.
+// TestForgedObject: git's objects are named by their content, so the diff shows a
+// modified one. No object is copied.
 func TestForgedObject(t *testing.T) {
 	old, fresh := "objects/aa/"+strings.Repeat("b", 38), "objects/aa/"+strings.Repeat("c", 38)
 	pack := "objects/pack/pack-" + strings.Repeat("a", 40) + ".pack"
@@ -255,9 +311,6 @@ func TestForgedObject(t *testing.T) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	if c, _ := s.Lookup("sub/.git/HEAD"); c.Bookkeeping() {
-		t.Error("a moved HEAD is bookkeeping")
-	}
 	var out bytes.Buffer
 	st, err := s.Diff(&out, DiffOptions{})
 	must(t, err)
@@ -270,5 +323,8 @@ func TestForgedObject(t *testing.T) {
 	if _, err := Land(context.Background(), s, LandOptions{Paths: []string{".git/" + old}}); !errors.Is(err, ErrProtected) {
 		t.Errorf("landed a forged object: %v", err)
 	}
-	w.land(s, LandOptions{Paths: []string{".git/" + fresh}})
+	w.land(s, LandOptions{Paths: []string{".git/objects/aa"}, IncludeProtected: true})
+	if got := treeOf(t, w.ws); !strings.HasSuffix(got[".git/"+old], " object") || got[".git/"+fresh] != "" {
+		t.Errorf("objects were copied: %v", got)
+	}
 }

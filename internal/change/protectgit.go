@@ -1,6 +1,7 @@
 package change
 
 import (
+	"path"
 	"strings"
 )
 
@@ -90,9 +91,21 @@ func isHex(s string, n int) bool {
 // by the target of symbolic links.
 func (p Policy) apply(t tree, s *Set) error {
 	v := newView(t, s)
+	fresh := "\x00"
 	for i := range s.Changes {
 		c := &s.Changes[i]
+		if path.Base(string(c.Path)) == ".git" && c.Kind == Add && c.Type == Dir {
+			fresh = string(c.Path) + "/"
+		}
+		if strings.HasPrefix(string(c.Path), fresh) {
+			// Only its commits land, and the host makes a new one for them.
+			c.Unlandable = neverCopied
+			continue
+		}
 		c.Protected = p.Path(string(c.Path), c.Type)
+		if _, _, ok := cutGit(string(c.Path)); ok && c.Unlandable == "" {
+			c.Unlandable = neverCopied
+		}
 		if c.Kind == Delete {
 			continue
 		}
@@ -102,6 +115,9 @@ func (p Policy) apply(t tree, s *Set) error {
 		if c.Type == File && c.Mode&0o6000 != 0 {
 			c.Protected = append(c.Protected, Reason{"setid", "it would run with another user's or group's rights"})
 		}
+		if c.opened() {
+			c.Protected = append(c.Protected, Reason{"writable", "others on this machine could write to it"})
+		}
 		if c.Type == Symlink {
 			c.Protected = append(c.Protected, v.link(p, string(c.Path), string(c.Target))...)
 		}
@@ -110,8 +126,20 @@ func (p Policy) apply(t tree, s *Set) error {
 	return nil
 }
 
-// isStoredObject reports whether rel is a loose object or a pack of git. Both
-// are named by a hash of their content.
+// opened reports whether the change lets the group or others write to a file or
+// directory, or all the world to a new one. For new ones, groups are often the user's own.
+func (c *Change) opened() bool {
+	if c.Type != File && c.Type != Dir {
+		return false
+	}
+	if c.Base == nil || c.Base.Type != c.Type {
+		return c.Mode&0o002 != 0
+	}
+	return c.Mode&0o022&^c.Base.Mode != 0
+}
+
+// isStoredObject reports whether rel is a loose object, a pack of git or its
+// index. All are named by a hash of their content.
 func isStoredObject(rel string) bool {
 	comps := strings.Split(rel, "/")
 	n := len(comps)
@@ -119,5 +147,5 @@ func isStoredObject(rel string) bool {
 		return false
 	}
 	dir, name := comps[n-2], comps[n-1]
-	return isHex(dir, 2) || dir == "pack" && strings.HasSuffix(name, ".pack")
+	return isHex(dir, 2) || dir == "pack" && (strings.HasSuffix(name, ".pack") || strings.HasSuffix(name, ".idx"))
 }

@@ -17,6 +17,9 @@ import (
 func (x *txn) rollback() error {
 	// The rollback must not be stopped by the cancellation that caused it.
 	x.ctx = context.WithoutCancel(x.ctx)
+	if err := x.refsBack(); err != nil {
+		return err
+	}
 	var errs []error
 	ops := x.j.plan.Ops
 	for i := len(ops) - 1; i >= 0; i-- {
@@ -68,6 +71,9 @@ func (x *txn) back(i int, o *op) error {
 	switch o.Kind {
 	case opPut, opSwap:
 		ours := x.staged(i)
+		if o.Git && isStoredObject(p) && ours != 0 && inodeAt(dir, name) == ours {
+			return nil // somebody may use it already; git removes what nobody does
+		}
 		if ours != 0 && inodeAt(dir, name) == ours && !x.untouched(i, o, dir, name) {
 			return x.stranded(o)
 		}

@@ -89,6 +89,13 @@ func (s *Set) selectFor(opts LandOptions) (*selection, error) {
 		if !take[i] {
 			continue
 		}
+		if _, rest, ok := cutGit(string(c.Path)); ok {
+			if exact[string(c.Path)] && rest != "" {
+				return nil, fmt.Errorf("land %s: %w: git's own files are never copied; a branch lands with its commits", show(string(c.Path)), ErrProtected)
+			}
+			sel.holdGit(i)
+			continue
+		}
 		reasons := merge(c.Protected, opts.Policy.Path(string(c.Path), c.Type))
 		switch {
 		case len(reasons) > 0 && !opts.IncludeProtected:
@@ -125,6 +132,18 @@ func (sel *selection) hold(i int, w Withheld) {
 	sel.take[i] = false
 	sel.withheld = append(sel.withheld, w)
 }
+
+// holdGit holds a path below a git directory back. It is listed only if it is more than
+// git's bookkeeping.
+func (sel *selection) holdGit(i int) {
+	c := &sel.s.Changes[i]
+	sel.take[i] = false
+	if !c.Bookkeeping() {
+		sel.withheld = append(sel.withheld, Withheld{Path: string(c.Path), Reasons: c.Protected, Why: neverCopied})
+	}
+}
+
+const neverCopied = "git's own files are never copied"
 
 // imply adds the new directories that selected changes need.
 func (sel *selection) imply() {

@@ -3,8 +3,11 @@ package change
 import (
 	"context"
 	"fmt"
+	"os"
 	"path"
 	"strings"
+
+	"github.com/carboy/carboy/internal/hostexec"
 )
 
 // UndoOptions configures Undo.
@@ -21,6 +24,7 @@ type UndoOptions struct {
 type UndoReport struct {
 	Undone   []string // ids of landings
 	Restored []string // paths
+	Refs     []string // references of git that were put back, see RefChange.ID
 }
 
 // Undo restores the files that landings of the run replaced or removed, and
@@ -47,10 +51,13 @@ func Undo(ctx context.Context, s *Set, opts UndoOptions) (*UndoReport, error) {
 	if opts.Last {
 		todo = todo[:1]
 	}
-	u := &undoer{ctx: ctx, t: tree{root}, gone: map[string]bool{}}
+	u := &undoer{ctx: ctx, t: tree{root}, gone: map[string]bool{}, at: map[string]string{}}
 	plans := make([][]op, len(todo))
 	for i, j := range todo {
-		if plans[i], err = u.plan(j); err != nil {
+		if plans[i], err = u.plan(j); err == nil {
+			err = u.refs(j)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("undo: %w", err)
 		}
 	}
@@ -65,6 +72,11 @@ func Undo(ctx context.Context, s *Set, opts UndoOptions) (*UndoReport, error) {
 		rep.Undone = append(rep.Undone, j.id)
 		for _, o := range plans[i] {
 			rep.Restored = append(rep.Restored, string(o.Path))
+		}
+		for _, p := range j.plan.Repos {
+			for _, r := range p.Refs {
+				rep.Refs = append(rep.Refs, (&RefChange{Repository: p.Dir, Name: r.Name}).ID())
+			}
 		}
 	}
 	return rep, nil
@@ -106,12 +118,33 @@ func undoOne(ctx context.Context, s *Set, root int, of *journal, ops []op, opts 
 	}
 	defer j.close()
 	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault, mv: mover{plain: opts.plain}}
+	var repos []repoPlan
+	for _, p := range of.plan.Repos {
+		store, err := makeStore(s.dir)
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(store)
+		back := p.reverse()
+		run, err := s.runner()
+		if err != nil {
+			return err
+		}
+		o, err := indexOp(ctx, run, x.t, path.Join(s.Workspace.Path, string(p.Dir)), string(p.Dir), &back, store)
+		if err != nil {
+			return err
+		}
+		if o != nil {
+			ops = append(ops, *o)
+		}
+		repos = append(repos, back)
+	}
 	closePack, err := x.readFrom()
 	if err != nil {
 		return err
 	}
 	defer closePack()
-	if err := x.run("undo", of.id, s.Workspace, ops, false); err != nil {
+	if err := x.run("undo", of.id, s.Workspace, ops, repos, false); err != nil {
 		j.abandon()
 		return err
 	}
@@ -126,11 +159,51 @@ type undoer struct {
 	// gone holds the paths that the undo of a newer landing removes; the undo
 	// of an older one ignores them.
 	gone map[string]bool
+	// at holds the references as the undo of newer landings leaves them.
+	at map[string]string
+}
+
+// refs compares the references that a landing moved with what they are now.
+func (u *undoer) refs(j *journal) error {
+	for _, p := range j.plan.Repos {
+		run, err := hostexec.New(hostexec.Options{Untrusted: []string{j.plan.Workspace.Path}})
+		if err != nil {
+			return err
+		}
+		now, err := readRefs(u.ctx, run, path.Join(j.plan.Workspace.Path, string(p.Dir)), p.Refs)
+		if err != nil {
+			return err
+		}
+		for _, r := range p.Refs {
+			rel := join(join(string(p.Dir), ".git"), r.Name)
+			is, undone := u.at[rel]
+			if !undone {
+				is = now[r.Name]
+			}
+			if is != r.New {
+				u.edited(rel, "the host has moved it since", nil)
+			}
+			u.at[rel] = r.Old
+		}
+	}
+	return nil
+}
+
+// reverse returns the plan that takes this one back.
+func (p repoPlan) reverse() repoPlan {
+	back := repoPlan{Dir: p.Dir, IndexOld: p.IndexNew, IndexNew: p.IndexOld}
+	for _, r := range p.Refs {
+		back.Refs = append(back.Refs, refUpdate{r.Name, r.New, r.Old})
+	}
+	return back
 }
 
 func (u *undoer) plan(j *journal) ([]op, error) {
 	ops := make([]op, 0, len(j.plan.Ops))
 	for i := len(j.plan.Ops) - 1; i >= 0; i-- {
+		if o := &j.plan.Ops[i]; o.Git && (isStoredObject(string(o.Path)) || path.Base(string(o.Path)) == "index") {
+			continue // objects stay, and the index is made anew
+		}
 		o, err := u.reverse(j, i)
 		if err != nil {
 			return nil, err
@@ -257,6 +330,9 @@ func (u *undoer) unedited(full string, n *node, id fileID, now *Fingerprint) (bo
 		return now.Target == n.Target, nil
 	case Dir:
 		return now.Mode&0o1777 == n.Mode&0o1777, nil
+	}
+	if _, rest, ok := cutGit(full); ok && rest == "index" {
+		return true, nil // of a new repository: git status rewrites it
 	}
 	if now.Mode != n.Mode || now.Size != n.Size {
 		return false, nil

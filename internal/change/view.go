@@ -118,29 +118,14 @@ func (v *view) link(p Policy, rel, target string) []Reason {
 	return out
 }
 
-// repositories protects paths that make git treat a directory as a
-// repository: everything in a new .git, and a HEAD with objects and refs (or a
-// commondir) anywhere else, which git accepts as a bare repository.
+// repositories protects paths that make git treat a directory as a bare
+// repository: a HEAD with objects and refs (or a commondir).
 func (v *view) repositories() {
-	fresh := map[string]bool{}
 	bare := map[string]bool{}
 	for i := range v.s.Changes {
 		c := &v.s.Changes[i]
 		rel := string(c.Path)
 		comps := strings.Split(rel, "/")
-		at := 0
-		for j, comp := range comps {
-			at += len(comp) + 1
-			if fold(comp) != ".git" {
-				continue
-			}
-			repo := rel[:at-1]
-			if fresh[repo] || j == len(comps)-1 && (c.Kind == Add || c.Kind == Retype) {
-				fresh[repo] = true
-				c.Protected = append(c.Protected, Reason{"git", "it belongs to a new repository, whose configuration git obeys"})
-			}
-			break
-		}
 		if c.Kind == Delete {
 			continue
 		}

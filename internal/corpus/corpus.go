@@ -25,7 +25,7 @@ import (
 	"github.com/carboy/carboy/internal/corpus/attacker"
 )
 
-// schema names the JSON document that a Report becomes.
+// schema names the JSON form of a Report.
 const schema = "carboy.dev/escape-test/v1"
 
 // Outcome says whether an attack was contained.
@@ -38,7 +38,7 @@ const (
 	Untried   Outcome = "untried"
 )
 
-// Result is one attack and its outcome.
+// Result holds one attack and its outcome.
 type Result struct {
 	ID        string         `json:"id"`
 	Family    string         `json:"family"`
@@ -48,16 +48,16 @@ type Result struct {
 	Source    string         `json:"source"`
 	Judge     attacker.Judge `json:"decided_by"`
 	Outcome   Outcome        `json:"outcome"`
-	// Ways is in how many ways the technique was tried.
+	// Ways counts the ways in which the technique was tried.
 	Ways int `json:"ways"`
-	// Took is the time of the attack and its control.
+	// Took is the duration of the attack and its control.
 	Took time.Duration `json:"duration_ns"`
-	// Detail says how it was refused, how it escaped, or why it was not tried.
+	// Detail says how the attack was refused, how it escaped, or why it was not tried.
 	// It may hold text from inside.
 	Detail string `json:"detail"`
 }
 
-// Counts of outcomes.
+// Counts counts attacks by outcome.
 type Counts struct {
 	Attacks   int `json:"attacks"`
 	Contained int `json:"contained"`
@@ -85,7 +85,7 @@ type FamilyReport struct {
 	Counts
 }
 
-// Report is the result of a run of the corpus.
+// Report holds the results of a run of the corpus.
 type Report struct {
 	Schema  string        `json:"schema"`
 	Build   string        `json:"build"`
@@ -103,7 +103,7 @@ type Report struct {
 // Family is a group of attacks.
 type Family struct{ Name, Title string }
 
-// Families in the order in which they are run and shown.
+// Families lists the families in the order in which they are run and shown.
 var Families = []Family{
 	{"host-files", "files of the host"},
 	{"host-processes", "processes of the host"},
@@ -130,20 +130,20 @@ var Families = []Family{
 	{"records", "records and the audit log"},
 }
 
-// Options say what to run. The zero value runs everything.
+// Options sets what to run. The zero value runs everything.
 type Options struct {
-	// Backend names what holds the bottles; empty: the default.
+	// Backend names the backend that runs the bottles; empty: the default.
 	Backend string
-	// Families to run; empty: all.
+	// Families lists the families to run; empty: all.
 	Families []string
-	// Attacks to run, by their ids; empty: all of the families.
+	// Attacks lists the attacks to run, by their ids; empty: all of the families.
 	Attacks []string
-	// Progress is told before each scene: how many attacks are done, of how
-	// many, and what comes next. It may be nil.
+	// Progress is called before each scene with the number of attacks done, the number
+	// of all attacks, and the name of the next scene. It may be nil.
 	Progress func(done, total int, next string)
 }
 
-// Catalogue is every attack, family by family in the order of [Families].
+// Catalogue returns all attacks, family by family in the order of [Families].
 func Catalogue() []attacker.Attack {
 	all := attacker.All()
 	rank := map[string]int{}
@@ -154,15 +154,16 @@ func Catalogue() []attacker.Attack {
 	return all
 }
 
-// scene is one or a few bottles in which attacks are made together.
+// scene makes several attacks together, in one or a few bottles.
 type scene struct {
 	name     string
 	families []string
-	// run makes the attacks that are chosen and notes a verdict for each.
+	// run makes the chosen attacks and notes a verdict for each.
 	run func(l *lab, chosen []attacker.Attack) error
 }
 
-// scenes are run in this order, one after the other: some measure the host.
+// scenes lists the scenes in the order in which they run, one after the other: some
+// measure the host.
 var scenes = []scene{
 	{"the seal", []string{"host-files", "host-processes", "kernel-interfaces", "devices", "namespaces", "sockets", "network-card"}, seal},
 	{"the wire", []string{"host-ports", "names", "literals", "private-names", "datagrams", "http", "tls"}, wire},
@@ -174,8 +175,8 @@ var scenes = []scene{
 	{"records", []string{"records"}, records},
 }
 
-// Run runs the corpus. The report is returned unless the corpus could not be
-// set up at all; attacks that were not reached when ctx ended are untried.
+// Run runs the corpus. It returns a report unless the corpus could not be set up at all.
+// Attacks that had not begun when ctx ended are untried.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	for _, f := range o.Families {
 		if !slices.ContainsFunc(Families, func(k Family) bool { return k.Name == f }) {
@@ -216,7 +217,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// perform runs one scene in a lab of its own, which it clears away.
+// perform runs one scene in a lab of its own, and removes the lab.
 func perform(ctx context.Context, backend string, s scene, chosen []attacker.Attack, verdicts map[string]verdict, bottles *int, progress func(int)) error {
 	l, err := newLab(ctx, backend)
 	if err != nil {
@@ -286,7 +287,7 @@ func titleOf(family string) string {
 	return family
 }
 
-// verdict is one attack's outcome and its reason.
+// verdict holds one attack's outcome and its reason.
 type verdict struct {
 	outcome Outcome
 	ways    int

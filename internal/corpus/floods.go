@@ -11,19 +11,19 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 )
 
-// flood is an attack on a resource. The command prints "control" first, after
-// a small use of the same kind that must work; then it floods.
+// flood describes an attack on a resource. Its command first makes a small use of the
+// same kind, which must work, and prints "control"; then it floods.
 type flood struct {
 	command []string
 	tune    func(*carboy.RunOptions)
-	// made reports whether there was a flood at all; nil: the judge knows.
+	// made reports whether there was a flood at all; nil: the judge reports that, too.
 	made func(r *ran) bool
-	// judge says why the flood got through, or nothing.
+	// judge returns the reason why the flood counts as an escape, or "".
 	judge func(r *ran) string
 }
 
-// Beyond a bottle's limit: what the kernel inside needs for itself, and what
-// can be taken between two looks at the meter.
+// memorySlack is allowed beyond a bottle's limit: memory of the kernel inside, and memory
+// that is taken between two measurements.
 const memorySlack = 256 * mib
 
 // maxProcesses bounds the processes of the host that belong to one bottle: its own
@@ -36,7 +36,7 @@ func shell(script string, args ...string) []string {
 
 // Judges are asked only about runs that left a receipt.
 
-// typed is for floods that must end in this one way.
+// typed judges a flood that must end for the reason want.
 func typed(r *ran, want receipt.Reason, limit string) string {
 	switch {
 	case r.rec.Exit.Reason != want:
@@ -47,8 +47,7 @@ func typed(r *ran, want receipt.Reason, limit string) string {
 	return ""
 }
 
-// went is for floods that may end this way or that, but not as a failure of
-// carboy's own.
+// went judges a flood that may end in any way but a failure of carboy's own.
 func went(r *ran) string {
 	if r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
 		return "the run ended with " + r.ended()
@@ -79,7 +78,8 @@ func floodOf(id string) (flood, bool) {
 	return f, ok
 }
 
-// processFloods are attacks with processes, what they hold and how long they stay.
+// processFloods returns the attacks with many processes, with what processes hold, and
+// with processes that stay.
 func processFloods() map[string]flood {
 	return map[string]flood{
 		"floods/fork-bomb": {
@@ -135,7 +135,7 @@ func processFloods() map[string]flood {
 	}
 }
 
-// spaceFloods are attacks on memory and disk, the kernel's included.
+// spaceFloods returns the attacks on memory and disk, the kernel's included.
 func spaceFloods() map[string]flood {
 	return map[string]flood{
 		"floods/memory": {
@@ -190,8 +190,8 @@ func spaceFloods() map[string]flood {
 	}
 }
 
-// floods gives each attack a bottle of its own, and looks at the host before,
-// meanwhile and afterwards.
+// floods runs each attack in a bottle of its own, and measures the host before, during
+// and after it.
 func floods(l *lab, chosen []attacker.Attack) error {
 	for i, a := range chosen {
 		if l.ctx.Err() != nil {

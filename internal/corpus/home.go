@@ -18,8 +18,8 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 )
 
-// wayHome has a vandal work on a workspace, and then does what a user does
-// with the result: looks, lands, looks again.
+// wayHome lets a vandal work on a workspace, and then uses the result as a user does:
+// it shows the changes, lands them and shows them again.
 func wayHome(l *lab, chosen []attacker.Attack) error {
 	h := &home{lab: l}
 	for _, a := range chosen {
@@ -65,7 +65,7 @@ func wayHome(l *lab, chosen []attacker.Attack) error {
 	return h.askNames()
 }
 
-// home is one way home.
+// home holds the state of one scene in which changes are landed.
 type home struct {
 	*lab
 	outside string // the directory beside the workspace, as it was
@@ -79,14 +79,14 @@ func (h *home) note(id string, v verdict) {
 	h.found[id] = v
 }
 
-// escape notes what got through; the first reason stays.
+// escape notes that an attack got through. Only the first reason counts.
 func (h *home) escape(id, why string) {
 	if h.found[id].outcome == Contained {
 		h.note(id, escaped("%s", why))
 	}
 }
 
-// done marks attacks as made. Before that they are untried, whatever was seen.
+// done marks attacks as made. Until then they count as untried.
 func (h *home) done(ids ...string) {
 	for _, id := range ids {
 		if v, ok := h.found[id]; ok {
@@ -95,7 +95,7 @@ func (h *home) done(ids ...string) {
 	}
 }
 
-// keep takes over escapes that were seen before something failed.
+// keep notes the escapes that were seen before the scene failed.
 func (h *home) keep(chosen []attacker.Attack) {
 	for _, a := range chosen {
 		if v := h.found[a.ID]; v.outcome == Escaped {
@@ -118,7 +118,7 @@ func (h *home) furnish() error {
 	return os.Symlink(h.lab.outside, h.ws+"/hostlink")
 }
 
-// looksOutside accuses when the directory beside the workspace changed.
+// looksOutside accuses an attack if the directory beside the workspace has changed.
 func (h *home) looksOutside(id, when string) {
 	now, err := Tree(h.lab.outside)
 	if err != nil {
@@ -130,7 +130,7 @@ func (h *home) looksOutside(id, when string) {
 	}
 }
 
-// texts looks at everything that a user is shown of the run.
+// texts checks all texts that a user is shown about the run.
 func (h *home) texts(r *ran) error {
 	var shown bytes.Buffer
 	if _, err := h.client.Diff(h.ctx, r.rec.ID, &shown, change.DiffOptions{}); err != nil {
@@ -152,8 +152,8 @@ func (h *home) texts(r *ran) error {
 	return nil
 }
 
-// unseen finds the first character that would act on a terminal or on how a
-// line is read.
+// unseen finds the first character that would act on a terminal or change how a line is
+// read.
 func unseen(text string) string {
 	for i, r := range text {
 		control := r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0
@@ -165,7 +165,7 @@ func unseen(text string) string {
 	return ""
 }
 
-// land takes the changes home, first without and then with what is protected.
+// land lands the changes, first without and then with protected paths.
 func (h *home) land(r *ran) error {
 	// The user goes on working meanwhile.
 	if err := plant(h.ws+"/a.txt", "the user's own\n", 0o644); err != nil {
@@ -269,8 +269,8 @@ func (h *home) looksAtBombs(r *ran) {
 	}
 }
 
-// swap lands changes below a directory that is exchanged with a link out all
-// the while, as another run with a bound workspace could.
+// swap lands changes below a directory that is exchanged with a link out again and again,
+// as another run with a bound workspace could do.
 func (h *home) swap() error {
 	const id = "landing/swapped-links"
 	for dir, text := range map[string]string{"swap/d/f": "f\n", "swap/d/g": "g\n"} {
@@ -318,7 +318,7 @@ func (h *home) swap() error {
 	return nil
 }
 
-// askNames has a bottle ask for a name that would act on a terminal.
+// askNames makes a bottle ask for a name that would act on a terminal.
 func (h *home) askNames() error {
 	const id = "terminal-text/host-names"
 	if _, ok := h.found[id]; !ok {

@@ -3,6 +3,7 @@ package corpus
 import (
 	"bytes"
 	"compress/gzip"
+	"compress/zlib"
 	"crypto/tls"
 	"encoding/base32"
 	"encoding/base64"
@@ -30,8 +31,8 @@ import (
 	"github.com/carboy/carboy/internal/corpus/attacker"
 )
 
-// origin is a server of the world, with TLS unless it is plain. It notes what it
-// was sent, and repeats what it is asked to.
+// origin is a server outside, with TLS unless it is plain. It notes the requests that it
+// gets, and repeats a credential in the way that a request asks for.
 type origin struct {
 	port  string
 	close func()
@@ -42,14 +43,18 @@ type origin struct {
 	raw   bytes.Buffer    // the beginning of all bytes that came
 }
 
-// arrived is a request as it came.
+// arrived holds a request as it came.
 type arrived struct {
 	host, uri string
 	header    http.Header
 	trailer   http.Header
+	own       bool // its body held what attacker.Own says
 }
 
-// maxRaw bounds what is kept of the bytes that came.
+// maxJudged bounds what is looked at of a body.
+const maxJudged = 1 << 20
+
+// maxRaw bounds the kept bytes of a connection.
 const maxRaw = 16 << 20
 
 func serveOrigin(conf *tls.Config) (*origin, error) {
@@ -85,7 +90,7 @@ func (l originListener) Accept() (net.Conn, error) {
 	return &keeping{Conn: c, o: l.o}, nil
 }
 
-// keeping keeps what comes.
+// keeping keeps the bytes that are read from a connection.
 type keeping struct {
 	net.Conn
 	o *origin
@@ -108,8 +113,16 @@ func (o *origin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done() // until the gateway gives up
 		return
 	}
-	_, err := io.Copy(io.Discard, r.Body)
-	a := arrived{host: r.Host, uri: r.RequestURI, header: r.Header.Clone(), trailer: r.Trailer.Clone()}
+	var body bytes.Buffer
+	_, err := io.Copy(&body, io.LimitReader(r.Body, maxJudged))
+	if err == nil {
+		_, err = io.Copy(io.Discard, r.Body)
+	}
+	text := body.Bytes()
+	if z, zerr := gzip.NewReader(bytes.NewReader(text)); zerr == nil {
+		text, _ = io.ReadAll(io.LimitReader(z, maxJudged))
+	}
+	a := arrived{host: r.Host, uri: r.RequestURI, header: r.Header.Clone(), trailer: r.Trailer.Clone(), own: bytes.Contains(text, []byte(attacker.Own))}
 	o.mu.Lock()
 	if len(o.seen) < 5000 {
 		o.seen = append(o.seen, a)
@@ -131,10 +144,10 @@ func (o *origin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// filler surrounds the repeated text.
+// originFiller surrounds the repeated text.
 var originFiller = strings.Repeat("0123456789 ", 8000)
 
-// echo repeats the credential with which r came, as how says.
+// echo repeats r's credential in the answer, in the way that how names.
 func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *http.Request, how string) {
 	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	e := &echoing{rw: rw, rc: rc, r: r, how: how, key: key, said: "you are " + key + ".\n"}
@@ -151,7 +164,7 @@ func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *ht
 		io.WriteString(rw, "refused: "+e.said)
 		return
 	}
-	if e.inHead(h) || e.inBody() || e.around(h) || e.compressed(h) || e.escaped(h) || e.broken() {
+	if e.inHead(h) || e.inBody() || e.around(h) || e.compressed(h) || e.escaped(h) || e.encoded(h) || e.hidden(h) || e.broken() {
 		return
 	}
 	var b bytes.Buffer
@@ -160,8 +173,8 @@ func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *ht
 	fmt.Fprintf(rw, "%s %s\n%s%s", r.Method, r.RequestURI, b.String(), e.said)
 }
 
-// echoing is one answer that repeats a credential. Each of its methods gives the
-// answers of one theme, and returns whether how is one of them.
+// echoing writes one answer that repeats a credential. Each of its methods writes the
+// answers of one kind, and reports whether how is one of them.
 type echoing struct {
 	rw        http.ResponseWriter
 	rc        *http.ResponseController
@@ -223,7 +236,7 @@ func (e *echoing) inBody() bool {
 	return true
 }
 
-// around repeats the credential in trailers, and in answers before the answer.
+// around repeats the credential in trailers, and in informational answers.
 func (e *echoing) around(h http.Header) bool {
 	switch e.how {
 	case "trailer":
@@ -298,7 +311,71 @@ func (e *echoing) escaped(h http.Header) bool {
 	return true
 }
 
-// broken repeats the credential in what is no whole answer.
+// encoded repeats the credential in other ways of writing.
+func (e *echoing) encoded(h http.Header) bool {
+	based := func(before string) string { return base64.StdEncoding.EncodeToString([]byte(before + e.key + "\n")) }
+	each := func(format string) {
+		for i := range len(e.key) {
+			fmt.Fprintf(e.rw, format, e.key[i])
+		}
+	}
+	switch e.how {
+	case "base64-0", "base64-1", "base64-2":
+		io.WriteString(e.rw, based("ab"[:e.how[7]-'0']))
+	case "base64-json":
+		h.Set("Content-Type", "application/json")
+		json.NewEncoder(e.rw).Encode(map[string]string{"data": based(`{"token":"`)})
+	case "hex":
+		each("%02x")
+	case "hex-capitals":
+		each("%02X")
+	case "utf-16":
+		each("%c\x00")
+	case "unicode-escapes":
+		each(`\u%04x`)
+	case "percent-all":
+		each("%%%02X")
+	case "entities":
+		each("&#%d;")
+	case "header-base64":
+		h.Set("X-Echo", based(""))
+	case "trailer-hex":
+		io.WriteString(e.rw, "served\n")
+		h.Set(http.TrailerPrefix+"X-Late", hex.EncodeToString([]byte(e.key)))
+	default:
+		return false
+	}
+	return true
+}
+
+// hidden repeats the credential compressed, in bodies that have no coding.
+func (e *echoing) hidden(h http.Header) bool {
+	switch e.how {
+	case "hidden-gzip":
+		e.rw.Write(packed(e.said))
+	case "hidden-gzip-pieces":
+		for _, c := range packed(e.said) {
+			e.rw.Write([]byte{c})
+			e.rc.Flush()
+		}
+	case "hidden-zlib":
+		z := zlib.NewWriter(e.rw)
+		io.WriteString(z, e.said)
+		z.Close()
+	case "hidden-gzip-base64":
+		io.WriteString(e.rw, base64.StdEncoding.EncodeToString(packed(e.said)))
+	case "grpc-gzip":
+		h.Set("Content-Type", "application/grpc+proto")
+		h.Set("Grpc-Encoding", "gzip")
+		body := packed(e.said)
+		e.rw.Write(append([]byte{1, 0, 0, 0, byte(len(body))}, body...))
+	default:
+		return false
+	}
+	return true
+}
+
+// broken repeats the credential in incomplete answers.
 func (e *echoing) broken() bool {
 	switch e.how {
 	case "reset":
@@ -328,7 +405,7 @@ func packed(s string) []byte {
 	return b.Bytes()
 }
 
-// hijack has f write what it likes to the connection, and closes that.
+// hijack lets f write to the connection, and closes it.
 func (e *echoing) hijack(f func(c net.Conn)) {
 	if c, _, err := e.rc.Hijack(); err == nil {
 		f(c)
@@ -336,7 +413,7 @@ func (e *echoing) hijack(f func(c net.Conn)) {
 	}
 }
 
-// coded answers with text in a coding.
+// coded answers with text that has a content coding.
 func coded(rw http.ResponseWriter, how string) {
 	text := "a text that is nothing special\n"
 	var b bytes.Buffer
@@ -367,14 +444,14 @@ func coded(rw http.ResponseWriter, how string) {
 	rw.Write(body)
 }
 
-// all are the requests that came.
+// all returns the requests that came.
 func (o *origin) all() []arrived {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append([]arrived(nil), o.seen...)
 }
 
-// completed says whether every request of one way came whole, and of which.
+// completed returns the attacks and ways of which every request came whole.
 func (o *origin) completed() (out [][2]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -396,7 +473,7 @@ func (o *origin) completed() (out [][2]string) {
 	return out
 }
 
-// world makes a server for each, whose names lead to it.
+// world starts a server for each entry of of, and makes the entry's names lead to it.
 func (l *lab) world(of map[string]**origin) error {
 	conf := &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return l.issuer.Leaf(h.ServerName)
@@ -417,14 +494,13 @@ func (l *lab) world(of map[string]**origin) error {
 	return nil
 }
 
-// routesFile writes a route file where bottles do not see it.
+// routesFile writes a route file outside of what bottles see.
 func (l *lab) routesFile(text string) (string, error) {
 	name := l.dir + "/c/routes.yaml"
 	return name, os.WriteFile(name, []byte(text), 0o600)
 }
 
-// credentialed makes one bottle with routes on which credentials are put, and
-// attacks those.
+// credentialed makes one bottle with routes that add credentials, and attacks those.
 func credentialed(l *lab, chosen []attacker.Attack) error {
 	// What has to be escaped in URLs, JSON and HTML is in them, and what is looked
 	// for is not changed by that.
@@ -467,7 +543,7 @@ func credentialed(l *lab, chosen []attacker.Attack) error {
 	return nil
 }
 
-// heldBy looks for the planted text in all that is kept of runs, and in text.
+// heldBy looks for the planted text in all kept files of runs, and in text.
 func (l *lab) heldBy(text string) (v verdict, ok bool) {
 	files := 0
 	v = contained("no record of them holds it")
@@ -495,7 +571,7 @@ func (l *lab) heldBy(text string) (v verdict, ok bool) {
 	return v, true
 }
 
-// credentialWitnesses judges by what the servers saw, and by the receipt.
+// credentialWitnesses judges the attacks by what the servers saw, and by the receipt.
 func (l *lab) credentialWitnesses(r *ran, w *attacker.World, cred, query, other, plain, open *origin) {
 	right := 0
 	for _, a := range cred.all() {
@@ -543,13 +619,13 @@ func credentialIDs(ids ...string) []string {
 	return out
 }
 
-// holds returns whether a request came with a real credential.
+// holds reports whether a request came with a real credential.
 func (l *lab) holds(a arrived) bool {
 	return strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), l.token)
 }
 
-// rightlyPut returns whether a request to the credential's server came with the
-// credential as it should. It accuses the attacks by which it came otherwise.
+// rightlyPut reports whether a request to the credential's server came with the
+// credential as it should. It accuses the attacks that made it come in another way.
 func (l *lab) rightlyPut(a arrived, w *attacker.World, clean string, inside bool) bool {
 	where := a.host + " " + a.uri
 	held := l.holds(a)
@@ -571,11 +647,13 @@ func (l *lab) rightlyPut(a arrived, w *attacker.World, clean string, inside bool
 // accuseOwn accuses the attack that brought a credential of the attacker's own to
 // the server.
 func (l *lab) accuseOwn(a arrived) {
-	if !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
+	if !a.own && !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
 		return
 	}
 	id := "own-headers"
 	switch {
+	case a.own:
+		id = "own-fields"
 	case strings.Contains(a.uri, attacker.Own):
 		id = "own-parameters"
 	case strings.Contains(fmt.Sprint(a.trailer), attacker.Own):
@@ -601,7 +679,7 @@ func (l *lab) accuseElsewhere(name string, o *origin, w *attacker.World) {
 	}
 }
 
-// read is a path as a lenient server reads it, encoded twice or not.
+// read decodes a path as a lenient server does, even one that is encoded twice.
 func read(p string) string {
 	for range 3 {
 		q, err := url.PathUnescape(p)
@@ -619,8 +697,7 @@ func read(p string) string {
 	return strings.Join(out, "/")
 }
 
-// leaving makes one bottle that knows secrets which are watched for, and tries to
-// bring them out.
+// leaving makes one bottle that knows watched secrets, and tries to bring them out.
 func leaving(l *lab, chosen []attacker.Attack) error {
 	watched, file := map[string]string{}, &strings.Builder{}
 	for i, a := range chosen {
@@ -684,7 +761,7 @@ func leaving(l *lab, chosen []attacker.Attack) error {
 	return nil
 }
 
-// secretText is a secret that looks like nothing else.
+// secretText returns a new secret that no other text resembles.
 func secretText() string {
 	const letters = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz23456789"
 	b, _ := hex.DecodeString(random(36))

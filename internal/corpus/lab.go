@@ -31,12 +31,12 @@ import (
 
 const (
 	mib = 1 << 20
-	// patience bounds one bottle; it is reached only when something hangs.
+	// patience bounds one bottle's run; only a run that hangs reaches it.
 	patience = 2 * time.Minute
 )
 
-// lab is a user's machine in small: a state of its own, a workspace, things
-// planted that the attacker would want, and those that watch them.
+// lab imitates a user's machine: with a state of its own, a workspace, planted things
+// that an attacker would want, and witnesses that watch them.
 type lab struct {
 	ctx      context.Context
 	client   *carboy.Client
@@ -128,7 +128,7 @@ func random(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// copyProgram puts this program where a bottle of root's may read it.
+// copyProgram copies this program to where a bottle of root's may read it.
 func (l *lab) copyProgram() error {
 	in, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -165,7 +165,7 @@ func (l *lab) close() error {
 	return err
 }
 
-// ran is one bottle's run and what it took of the host.
+// ran holds one bottle's run and its use of the host.
 type ran struct {
 	rec      *receipt.Receipt
 	err      error
@@ -173,7 +173,7 @@ type ran struct {
 	peak     use
 }
 
-// ended says how, for people.
+// ended describes how the run ended, for people.
 func (r *ran) ended() string {
 	if r.rec == nil {
 		return fmt.Sprintf("no receipt: %v", r.err)
@@ -197,8 +197,8 @@ func limits() bottle.Limits {
 	return bottle.Limits{Timeout: patience, Memory: 512 * mib, Pids: 200, Disk: 256 * mib, Output: 16 * mib, OpenFiles: 1024, FileSize: 64 * mib, CPUs: 2}
 }
 
-// bottle runs a command in a bottle. With watch, what it takes of the host is
-// measured meanwhile.
+// bottle runs a command in a bottle. With watch, it measures the bottle's use of the host
+// meanwhile.
 func (l *lab) bottle(watch bool, tune func(*carboy.RunOptions), command ...string) *ran {
 	l.bottles++
 	var out, msg buffer
@@ -221,7 +221,7 @@ func (l *lab) bottle(watch bool, tune func(*carboy.RunOptions), command ...strin
 	return r
 }
 
-// measure looks at the host until stop is called.
+// measure measures the use of the host until stop is called.
 func measure(peak *use) (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() { // ends with stop
@@ -239,8 +239,8 @@ func measure(peak *use) (stop func()) {
 	return func() { close(end); <-done }
 }
 
-// attack runs the attacker's program in one bottle and judges what it says,
-// except for what witnesses say afterwards.
+// attack runs the attacker's program in one bottle and judges by what it prints.
+// Witnesses are heard later.
 func (l *lab) attack(chosen []attacker.Attack, w *attacker.World, tune func(*carboy.RunOptions)) (*ran, error) {
 	for _, a := range chosen {
 		w.Attacks = append(w.Attacks, a.ID)
@@ -299,8 +299,8 @@ func (l *lab) judge(a attacker.Attack, res attacker.Result) verdict {
 	return v
 }
 
-// accuse says that a witness saw something of one of the attacks: of those
-// that believe they succeeded, or, when none does, of all.
+// accuse notes that a witness saw one of the attacks succeed: it counts against those
+// that report success, or against all if none does.
 func (l *lab) accuse(what string, ids ...string) {
 	var done []string
 	for _, id := range ids {
@@ -319,7 +319,7 @@ func (l *lab) accuse(what string, ids ...string) {
 	}
 }
 
-// doubt says that a witness could not have seen anything.
+// doubt notes that a witness of the attacks was blind, so that none counts as contained.
 func (l *lab) doubt(why string, ids ...string) {
 	for _, id := range ids {
 		if v, ok := l.verdicts[id]; ok && v.outcome == Contained {
@@ -329,7 +329,7 @@ func (l *lab) doubt(why string, ids ...string) {
 	}
 }
 
-// judgedOf are the ids of families among those that were judged.
+// judgedOf returns the ids of the judged attacks of families.
 func (l *lab) judgedOf(families ...string) (out []string) {
 	for id := range l.verdicts {
 		f, _, _ := strings.Cut(id, "/")
@@ -340,7 +340,7 @@ func (l *lab) judgedOf(families ...string) (out []string) {
 	return out
 }
 
-// pipeOf is a standard input that holds v.
+// pipeOf returns a pipe that holds v as JSON, for standard input.
 func pipeOf(v any) (*os.File, error) {
 	b, err := json.Marshal(v)
 	if err != nil {

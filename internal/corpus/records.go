@@ -14,7 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-// withEvents writes what a user would be told during a run.
+// withEvents writes the events that a user would be shown during a run.
 func withEvents(to *buffer) func(*carboy.RunOptions) {
 	return func(o *carboy.RunOptions) {
 		o.OnEvent = func(e carboy.Event) {
@@ -23,8 +23,8 @@ func withEvents(to *buffer) func(*carboy.RunOptions) {
 	}
 }
 
-// records makes one run that is refused a great deal, and looks at what the
-// records then say, and whether they say when they are touched.
+// records makes one run with many refusals. It checks what the records say, and that
+// tampering with them is found.
 func records(l *lab, chosen []attacker.Attack) error {
 	const others = 2000
 	secret := "s3cr3t" + random(8)
@@ -82,7 +82,7 @@ func (l *lab) intact() (bool, error) {
 	return err == nil && rep.OK(), err
 }
 
-// tamper changes the log in three ways, and must be told of each.
+// tamper changes the log in three ways, and checks that each is found.
 func (l *lab) tamper(files []string) (verdict, error) {
 	if ok, err := l.intact(); !ok {
 		return untried("a log that nobody touched does not verify: %v", err), nil
@@ -118,7 +118,7 @@ func (l *lab) tamper(files []string) (verdict, error) {
 	return v, nil
 }
 
-// cutLine removes line n, or the last with -1.
+// cutLine removes line n, or the last one if n is -1.
 func cutLine(s string, n int) string {
 	lines := strings.SplitAfter(strings.TrimSuffix(s, "\n"), "\n")
 	if n < 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 )
 
-// canaryVariable is set in this process's environment while the seal is tried.
+// canaryVariable names a variable that is set in this process while the seal is attacked.
 const canaryVariable = "CARBOY_ESCAPE_TEST_CANARY"
 
 // seal makes one bottle without any route and attacks its walls.
@@ -84,7 +84,7 @@ func seal(l *lab, chosen []attacker.Attack) error {
 	return nil
 }
 
-// eventually waits, not for long, until f holds.
+// eventually waits for a short time until f returns true.
 func eventually(f func() bool) bool {
 	for end := time.Now().Add(settle); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -94,7 +94,7 @@ func eventually(f func() bool) bool {
 	return true
 }
 
-// plantSockets listens where the attacker will look.
+// plantSockets listens on sockets that the attacker will try.
 func (l *lab) plantSockets() (map[string]*canary, error) {
 	out := map[string]*canary{}
 	abstract := "@" + filepath.Base(l.dir)
@@ -116,7 +116,7 @@ func (l *lab) plantSockets() (map[string]*canary, error) {
 	return out, nil
 }
 
-// countSignals counts what signal-all sends, which does nothing to anybody.
+// countSignals counts the signals that signal-all sends. They do no harm.
 func countSignals(n *atomic.Int64) (stop func()) {
 	c := make(chan os.Signal, 16)
 	signal.Notify(c, syscall.SIGCONT)
@@ -143,8 +143,8 @@ func reversed(s string) string {
 	return string(b)
 }
 
-// wire makes one bottle with a few routes to servers on the loopback and
-// attacks what decides about them.
+// wire makes one bottle with a few routes to servers on the loopback, and tries to reach
+// what the routes do not allow.
 func wire(l *lab, chosen []attacker.Attack) error {
 	conf := &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return l.issuer.Leaf(h.ServerName) }}
 	var plain, second, tls1, tls2 *web
@@ -246,5 +246,5 @@ func hostName(addr string) string {
 	return h
 }
 
-// settle bounds how long the host may take to be what it was before.
+// settle bounds the time until the host is as it was before.
 const settle = 3 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// traced has a trickster do what should be seen, and reads the trace.
+// traced lets a trickster try to avoid the trace, and checks that the trace has it all.
 func traced(l *lab, _ []attacker.Attack) error {
 	r := l.bottle(false, nil, attacker.Path, "trickster", l.secret)
 	switch {
@@ -86,7 +86,7 @@ func (l *lab) looksAtFacts(facts []trace.Fact, dropped uint64) {
 	l.verdicts["trace/flood"] = l.buried(facts, dropped)
 }
 
-// buried looks for one program among thousands, and for every number.
+// buried checks that the trace has one program among thousands, and every sequence number.
 func (l *lab) buried(facts []trace.Fact, dropped uint64) verdict {
 	forks, found := 0, false
 	var last, gaps uint64

@@ -27,7 +27,7 @@ type canary struct {
 	close         func()
 }
 
-// alive reaches it from the host, and says whether that was noticed.
+// alive connects to the canary from the host, and reports whether the canary noticed.
 func (c *canary) alive() bool {
 	before := c.hits.Load()
 	conn, err := net.Dial(c.network, c.addr)
@@ -82,7 +82,7 @@ func listen(network, addr string) (*canary, error) {
 	return c, nil
 }
 
-// web is an HTTP server on the loopback that notes what it was asked.
+// web is an HTTP server on the loopback that notes its requests.
 type web struct {
 	port  string
 	close func()
@@ -99,7 +99,7 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	io.WriteString(rw, "served\n")
 }
 
-// strangers are the authorities and beginnings other than want's.
+// strangers returns the authorities and first bytes that differ from want's.
 func (w *web) strangers(want string) (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +180,7 @@ func serveWeb(conf *tls.Config) (*web, error) {
 	return w, nil
 }
 
-// nameServer is the only place where the gateway looks names up. It counts.
+// nameServer is the only resolver of the gateway. It counts the names.
 type nameServer struct {
 	mu    sync.Mutex
 	names map[string][]netip.Addr // the last one repeats
@@ -210,7 +210,7 @@ func (n *nameServer) set(host string, addrs ...string) {
 	}
 }
 
-// matching are the names that were asked for and hold text.
+// matching returns the names that were asked for and contain text.
 func (n *nameServer) matching(text string) (out []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -250,7 +250,7 @@ func Tree(root string) (string, error) {
 	return out.String(), err
 }
 
-// difference is the first line in which two trees differ.
+// difference returns the first line in which two trees differ.
 func difference(before, after string) string {
 	b, a := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for i := range max(len(a), len(b)) {
@@ -268,7 +268,7 @@ func difference(before, after string) string {
 	return ""
 }
 
-// hostAddresses are this machine's own, without link-local ones.
+// hostAddresses returns this machine's addresses, without link-local ones.
 func hostAddresses() (out []string) {
 	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {
@@ -279,13 +279,13 @@ func hostAddresses() (out []string) {
 	return out
 }
 
-// use is a bottle's use of the host.
+// use holds a bottle's use of the host.
 type use struct {
 	processes int
 	memory    int64 // anonymous, in bytes
 }
 
-// below measures the living processes below this one.
+// below measures the living descendants of this process.
 func below() (u use) {
 	ents, err := os.ReadDir("/proc")
 	if err != nil {

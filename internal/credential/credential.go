@@ -60,8 +60,9 @@ type Credential struct {
 	scheme      policy.Scheme
 
 	mu       sync.Mutex
-	scrubber *Scrubber // nil: not created yet
-	scrubs   int       // the edition of the secrets in scrubber
+	scrubber *Scrubber            // nil: not created yet
+	scrubs   int                  // the edition of the secrets in scrubber
+	joint    map[string]*Scrubber // of this and others, by all of their own ones
 }
 
 // ErrEmpty says that a credential has no value.
@@ -152,7 +153,8 @@ func (c *Credential) Placeholder() string { return c.placeholder }
 // requests have.
 func (c *Credential) Secrets() []secret.Value { return c.signer.secrets() }
 
-// ownHeaders are the headers in which programs send credentials.
+// ownHeaders are headers in which programs send credentials, some by names that
+// namesCredential does not know.
 var ownHeaders = []string{
 	"Authorization", "Proxy-Authorization", "X-Api-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Private-Token",
 	"Job-Token", "Deploy-Token", "X-Goog-Api-Key", "X-Amz-Security-Token", "X-Github-Token", "X-Gitlab-Token",
@@ -171,12 +173,12 @@ type removed struct {
 	query  url.Values
 }
 
-// Sign removes the agent's own credentials from req, calls look, which may inspect and
+// Sign removes the agent's own credentials from req but those of the names own, calls look, which may inspect and
 // change the rest, and then sets the real credential. The caller has verified that req
 // goes where the credential's route leads. req is changed. After an error, which may
 // come from look, it must not be sent.
-func (c *Credential) Sign(req *http.Request, look func(*http.Request) error) error {
-	was, err := c.strip(req)
+func (c *Credential) Sign(req *http.Request, own Own, look func(*http.Request) error) error {
+	was, err := c.strip(req, own)
 	if err != nil {
 		return err
 	}
@@ -213,22 +215,22 @@ func (c *Credential) lookAt(req *http.Request, was *removed, look func(*http.Req
 	return nil
 }
 
-func (c *Credential) strip(req *http.Request) (*removed, error) {
+func (c *Credential) strip(req *http.Request, own Own) (*removed, error) {
 	was := &removed{header: http.Header{}, query: url.Values{}}
-	own := ownHeaders
-	if c.scheme == Header {
-		own = append(slices.Clone(own), textproto.CanonicalMIMEHeaderKey(c.field))
-	}
 	for h, v := range req.Header {
-		if i := slices.IndexFunc(own, func(o string) bool { return policy.SameHeader(o, h) }); i >= 0 {
-			was.header[own[i]] = append(was.header[own[i]], v...)
+		if c.ownHeader(h, own) {
+			name := h
+			if i := slices.IndexFunc(ownHeaders, func(o string) bool { return policy.SameHeader(o, h) }); i >= 0 {
+				name = ownHeaders[i]
+			}
+			was.header[name] = append(was.header[name], v...)
 			delete(req.Header, h)
 		}
 	}
 	if req.Trailer != nil && req.Body != nil {
 		without := func() {
 			for h := range req.Trailer {
-				if slices.ContainsFunc(own, func(o string) bool { return policy.SameHeader(o, h) }) {
+				if c.ownHeader(h, own) {
 					delete(req.Trailer, h)
 				}
 			}
@@ -239,10 +241,6 @@ func (c *Credential) strip(req *http.Request) (*removed, error) {
 	if req.URL.RawQuery == "" {
 		return was, nil
 	}
-	params := ownParams
-	if c.scheme == Query {
-		params = append(slices.Clone(params), c.field)
-	}
 	// One by one, so that the other parameters stay as they were written.
 	var kept []string
 	for p := range strings.SplitSeq(req.URL.RawQuery, "&") {
@@ -252,7 +250,7 @@ func (c *Credential) strip(req *http.Request) (*removed, error) {
 			// Upstream may parse another name there.
 			return nil, fmt.Errorf("credential %s: the query is ambiguous near %.40q", c.name, name)
 		}
-		if slices.ContainsFunc(params, func(o string) bool { return sameParam(o, plain) }) {
+		if c.ownParam(plain, own) {
 			value, _ = url.QueryUnescape(value)
 			was.query[plain] = append(was.query[plain], value)
 			continue

@@ -37,7 +37,7 @@ func TestLook(t *testing.T) {
 			c := open(t, x.scheme, "", x.value)
 			r := request(t, "https://h/p?access_token=agents-own", "Authorization", x.own)
 			looked := false
-			err := c.Sign(r, func(r *http.Request) error {
+			err := c.Sign(r, nil, func(r *http.Request) error {
 				looked = true
 				if all := fmt.Sprint(r.Header, r.URL); r.Header.Get("Authorization") != x.shows || strings.Contains(all, "agents-own") || strings.Contains(all, real) {
 					t.Errorf("%s: look sees %s", x.scheme, all)
@@ -60,7 +60,7 @@ func TestLook(t *testing.T) {
 func TestAWSWithoutBody(t *testing.T) {
 	c := open(t, AWS, "", "AKID:"+real)
 	r := request(t, "https://s3.amazonaws.com/", "Authorization", awsAuth)
-	if err := c.Sign(r, nil); err != nil || !strings.Contains(r.Header.Get("Authorization"), "Credential=AKID/") {
+	if err := c.Sign(r, nil, nil); err != nil || !strings.Contains(r.Header.Get("Authorization"), "Credential=AKID/") {
 		t.Errorf("%v, %v", r.Header, err)
 	}
 }

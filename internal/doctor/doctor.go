@@ -30,7 +30,8 @@ type Diagnosis struct {
 	Schema   string          `json:"schema"`
 	OK       bool            `json:"ok"`
 	Build    string          `json:"build"`
-	Kernel   string          `json:"embedded_kernel"`
+	Backend  string          `json:"backend"`
+	Kernel   string          `json:"embedded_kernel"` // the backend's build; the key is older than other backends
 	Findings []Finding       `json:"findings"`
 	Limits   bottle.Limits   `json:"default_limits"`
 	Posture  *bottle.Posture `json:"posture"`
@@ -39,7 +40,7 @@ type Diagnosis struct {
 // Doctor checks whether this machine can run bottles. As one of the checks, it makes a
 // real bottle and destroys it.
 func (c *Doctor) Doctor(ctx context.Context) Diagnosis {
-	d := Diagnosis{Schema: store.Schema("doctor"), OK: true, Build: c.Build, Kernel: c.Backend.Build(), Limits: plan.DefaultLimits(c.StateDir())}
+	d := Diagnosis{Schema: store.Schema("doctor"), OK: true, Build: c.Build, Backend: c.Backend.Name(), Kernel: c.Backend.Build(), Limits: plan.DefaultLimits(c.StateDir())}
 	d.add("backend", c.Backend.Check(ctx), c.Backend.Name()+" can be used")
 	d.add("state", nil, c.StateDir())
 	rt, err := store.RuntimeDir(c.Env)

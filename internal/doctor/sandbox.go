@@ -25,7 +25,7 @@ type SandboxHealth struct {
 	OK     bool   `json:"ok"`
 	// Isolation is the class of one that was made and judged; empty: none could be.
 	Isolation string        `json:"isolation"`
-	Kernel    string        `json:"kernel"` // the embedded one
+	Kernel    string        `json:"kernel"` // the backend's build
 	Build     string        `json:"build"`
 	Findings  []Finding     `json:"findings"`
 	Limits    bottle.Limits `json:"default_limits"`

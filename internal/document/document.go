@@ -378,7 +378,19 @@ func (v Value) MappingWithout(gone map[string]string, known ...string) Mapping {
 }
 
 // Entries reads a mapping with keys of any name, in the file's order.
-func (v Value) Entries() (keys []string, values []Value) {
+func (v Value) Entries() (keys []string, values []Value) { return v.entries(v.child) }
+
+// EntriesOrEmpty is Entries where a key without a value has the empty text.
+func (v Value) EntriesOrEmpty() (keys []string, values []Value) {
+	return v.entries(func(n *yaml.Node, field string) Value {
+		if isNull(n) {
+			n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Line: n.Line, Column: n.Column}
+		}
+		return Value{d: v.d, node: n, field: field}
+	})
+}
+
+func (v Value) entries(child func(*yaml.Node, string) Value) (keys []string, values []Value) {
 	if v.node == nil {
 		return nil, nil
 	}
@@ -389,7 +401,7 @@ func (v Value) Entries() (keys []string, values []Value) {
 	for i := 0; i+1 < len(v.node.Content); i += 2 {
 		k := v.node.Content[i].Value
 		keys = append(keys, k)
-		values = append(values, v.child(v.node.Content[i+1], join(v.field, k)))
+		values = append(values, child(v.node.Content[i+1], join(v.field, k)))
 	}
 	return keys, values
 }
@@ -456,6 +468,11 @@ func (v Value) Strings() []string {
 
 // IsList reports whether the value is a sequence.
 func (v Value) IsList() bool { return v.node != nil && v.node.Kind == yaml.SequenceNode }
+
+// IsEmptyText reports whether the value is text without a character.
+func (v Value) IsEmptyText() bool {
+	return v.node != nil && v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!str" && v.node.Value == ""
+}
 
 // IsFalse reports whether the value is the boolean false.
 func (v Value) IsFalse() bool {
@@ -558,6 +575,18 @@ func (v Value) OneOf(words ...string) string {
 		v.Bad(fmt.Sprintf("%q is none of %s", clip(s), strings.Join(words, ", ")), "")
 	}
 	return words[0]
+}
+
+// OneOfFold is OneOf in any case of letters.
+func (v Value) OneOfFold(words ...string) string {
+	if v.node != nil && v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!str" {
+		for _, w := range words {
+			if strings.EqualFold(w, v.node.Value) {
+				return w
+			}
+		}
+	}
+	return v.OneOf(words...)
 }
 
 // Nearest returns the word that s most likely misspells, or "".

@@ -92,9 +92,9 @@ type Options struct {
 	Run  string
 	// Max bounds the file, in bytes; 0: DefaultMax.
 	Max int64
-	// Clean removes secrets from a record. The Log's goroutine calls it before Told.
+	// Clean removes secrets from a record. The Log's goroutine calls it before OnNotable.
 	Clean func(*Record)
-	// Told is called for each Notable record, at any level, in order, from the Log's
+	// OnNotable is called for each Notable record, at any level, in order, from the Log's
 	// goroutine. It may be nil.
 	OnNotable func(*Record)
 }
@@ -130,7 +130,7 @@ type Log struct {
 type Account struct {
 	Records int64 // in the file
 	LeftOut int64 // matched the level, but are not in the file
-	// Untold counts the notable records that Told did not get, because too many came
+	// Unreported counts the notable records that OnNotable did not get, because too many came
 	// at once.
 	Unreported int64
 	Err        error // that ended the file

@@ -1,8 +1,8 @@
 package exitcode
 
 import (
+	"cmp"
 	"errors"
-	"slices"
 	"syscall"
 )
 
@@ -178,19 +178,54 @@ func OfEscapeTest[S ~string](verdict S) int {
 	return Failed
 }
 
-// shipCodes lists the codes of deployments.
-var shipCodes = map[string]int{
-	"nothing": OK, "applied": shipApplied, "failed": ShipFailed, "rolled-back": ShipUnhealthy, "rollback-failed": ShipRollbackFailed,
-	"locked": shipLocked, "refused": ShipPolicy, "mismatch": shipMismatch, "destructive": shipDestructive, "stale": shipStale,
+// shipOutcomes lists the outcomes of deployments with their codes, the most urgent first.
+var shipOutcomes = []struct {
+	name string
+	code int
+}{
+	{"rollback-failed", ShipRollbackFailed},
+	{"", Failed}, // any other
+	{"rolled-back", ShipUnhealthy},
+	{"failed", ShipFailed},
+	{"locked", shipLocked},
+	{"stale", shipStale},
+	{"destructive", shipDestructive},
+	{"mismatch", shipMismatch},
+	{"refused", ShipPolicy},
+	{"applied", shipApplied},
+	{"nothing", OK},
 }
 
 // OfShip returns the code of the outcome of a deployment on one host. It returns
 // [Failed] for an unknown outcome, so that a new one never looks like success.
 func OfShip[S ~string](outcome S) int {
-	if code, ok := shipCodes[string(outcome)]; ok {
-		return code
+	for _, x := range shipOutcomes {
+		if x.name == string(outcome) {
+			return x.code
+		}
 	}
 	return Failed
+}
+
+// OfSettled returns the code of an interrupted deployment that was found to have had an
+// outcome. One that was finished as intended needs no attention.
+func OfSettled[S ~string](outcome S) int {
+	if code := OfShip(outcome); code != shipApplied {
+		return code
+	}
+	return OK
+}
+
+// OfApply returns the code of `carboy apply`: that of the error, or else that of the host
+// that is the most urgent.
+func OfApply[S ~string](err error, outcomes ...S) int {
+	code := OfError(Ships, err)
+	for _, o := range outcomes {
+		if err == nil {
+			code = WorstShip(code, OfShip(o))
+		}
+	}
+	return code
 }
 
 // OfPlan returns the code of `carboy plan`.
@@ -201,16 +236,46 @@ func OfPlan(changes bool) int {
 	return OK
 }
 
-// shipWorstFirst lists the codes of deployments by how urgent they are.
-var shipWorstFirst = []int{
-	ShipRollbackFailed, Failed, ShipUnhealthy, ShipFailed, shipLocked, shipStale, shipDestructive, shipMismatch, ShipPolicy, shipApplied, OK,
+// shipRank returns how urgent a code is, 0 before 1. A code that no deployment has, such as
+// that of a signal, is more urgent than any that one has.
+func shipRank(code int) int {
+	for i, x := range shipOutcomes {
+		if x.code == code {
+			return i
+		}
+	}
+	return -1
 }
 
-// WorseShip returns the more urgent of two hosts' codes. A code that no deployment has,
-// such as that of a signal, is more urgent than any that one has.
-func WorseShip(a, b int) int {
-	if slices.Index(shipWorstFirst, b) < slices.Index(shipWorstFirst, a) {
-		return b
+// WorstShip returns the most urgent of several hosts' codes, [OK] if there are none.
+func WorstShip(codes ...int) int {
+	worst := OK
+	for _, code := range codes {
+		if shipRank(code) < shipRank(worst) {
+			worst = code
+		}
 	}
-	return a
+	return worst
 }
+
+// OfCommand returns the code of a run whose command ended with code: the command's, unless
+// that is [OK] and carboy itself failed with err.
+func OfCommand(code int, err error) int {
+	if code == OK {
+		return OfError(Runs, err)
+	}
+	return code
+}
+
+// OfInterrupted returns the code of a command that would end with code: that of SIGINT if
+// its user interrupted it.
+func OfInterrupted(interrupted bool, code int) int {
+	if interrupted {
+		return Signal(syscall.SIGINT)
+	}
+	return code
+}
+
+// First returns the code of a command that does several things: that of the first that
+// failed.
+func First(codes ...int) int { return cmp.Or(codes...) }

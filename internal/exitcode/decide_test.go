@@ -134,13 +134,38 @@ func TestOfShip(t *testing.T) {
 }
 
 // Of several hosts, the code of the one that needs a person first counts.
-func TestWorseShip(t *testing.T) {
+func TestWorstShip(t *testing.T) {
 	order := []int{exitcode.Signal(syscall.SIGINT), 10, 1, 8, 7, 14, 6, 5, 4, 3, 9, 0}
 	for i, bad := range order {
 		for _, better := range order[i:] {
-			if exitcode.WorseShip(bad, better) != bad || exitcode.WorseShip(better, bad) != bad {
-				t.Errorf("of %d and %d: %d and %d, want %d", bad, better, exitcode.WorseShip(bad, better), exitcode.WorseShip(better, bad), bad)
+			if exitcode.WorstShip(bad, better) != bad || exitcode.WorstShip(better, bad) != bad {
+				t.Errorf("of %d and %d: %d and %d, want %d", bad, better, exitcode.WorstShip(bad, better), exitcode.WorstShip(better, bad), bad)
 			}
+		}
+	}
+}
+
+func TestCombined(t *testing.T) {
+	for _, x := range []struct {
+		name      string
+		got, want int
+	}{
+		{"no hosts", exitcode.WorstShip(), 0},
+		{"apply: an error counts alone", exitcode.OfApply(io.EOF, ship.RollbackFailed), 1},
+		{"apply: the worst host", exitcode.OfApply(nil, ship.Applied, ship.RolledBack, ship.Nothing), 8},
+		{"apply: nothing to do", exitcode.OfApply(nil, ship.Nothing), 0},
+		{"settled as intended", exitcode.OfSettled(ship.Applied), 0},
+		{"settled otherwise", exitcode.OfSettled(ship.RolledBack), 8},
+		{"run: the command's", exitcode.OfCommand(3, io.EOF), 3},
+		{"run: carboy's", exitcode.OfCommand(0, io.EOF), 125},
+		{"run: good", exitcode.OfCommand(0, nil), 0},
+		{"start: interrupted", exitcode.OfInterrupted(true, 4), 130},
+		{"start: not interrupted", exitcode.OfInterrupted(false, 4), 4},
+		{"rm: the first", exitcode.First(0, 13, 1), 13},
+		{"rm: all good", exitcode.First(0, 0), 0},
+	} {
+		if x.got != x.want {
+			t.Errorf("%s: code %d, want %d", x.name, x.got, x.want)
 		}
 	}
 }

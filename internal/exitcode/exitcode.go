@@ -6,12 +6,13 @@
 //
 // Callers say what happened: an error ([OfError]), or the outcome of a run, a
 // gate, a deployment or an escape test ([OfRun], [OfGate], [OfShip],
-// [OfEscapeTest]). This package turns that into a number. [Table] lists the
-// numbers for the manual.
+// [OfEscapeTest]). This package turns that into a number. [Markdown] lists
+// the numbers for the manual.
 package exitcode
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -63,9 +64,12 @@ const (
 )
 
 // Signal returns the code of a command that signal s ended.
-func Signal(s syscall.Signal) int { return signalBase + int(s) }
+func Signal(s os.Signal) int {
+	n, _ := s.(syscall.Signal)
+	return signalBase + int(n)
+}
 
-// Row is one line of [Table].
+// Row is one line of the table in the manual.
 type Row struct {
 	Command string // the carboy commands that end with Code
 	Code    string // a number or a range
@@ -113,7 +117,7 @@ var table = []Row{
 	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},
 }
 
-// Markdown returns [Table] as the manual shows it. A command inside may itself end with
+// Markdown returns the table as the manual shows it. A command inside may itself end with
 // a code of 124 or more. The receipt's exit.reason tells the two apart.
 func Markdown() string {
 	var b strings.Builder

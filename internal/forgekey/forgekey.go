@@ -62,7 +62,8 @@ type Target struct {
 }
 
 // Resolve returns the Target for an upstream's address. If apiURL is empty, it uses the
-// upstream's host.
+// upstream's host. An apiURL that names no API is the forge's own address, below which the
+// API has its usual place.
 func Resolve(provider, upstream, apiURL string) (Target, error) {
 	f, ok := forges[provider]
 	if !ok {
@@ -83,6 +84,16 @@ func Resolve(provider, upstream, apiURL string) (Target, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return Target{}, errors.New("api_url is no address of a forge, such as https://gitea.example.org/api/v1")
+	}
+	if apiURL != "" && !slices.Contains(strings.Split(u.Path, "/"), "api") && !strings.HasPrefix(u.Hostname(), "api.") {
+		usual, err := url.Parse(f.api(u.Hostname()))
+		if err != nil {
+			return Target{}, err
+		}
+		if usual.Hostname() != u.Hostname() { // as of github.com
+			u.Host = usual.Host
+		}
+		u = u.JoinPath(usual.Path)
 	}
 	web := &url.URL{Scheme: u.Scheme, Host: u.Host}
 	if apiURL == "" || provider == "github" && u.Hostname() == "api.github.com" {

@@ -22,7 +22,7 @@ const baselineSchema = "carboy.dev/gate-baseline/v1"
 type Baseline struct {
 	Schema  string   `json:"schema"`
 	Entries []*Entry `json:"entries"`
-	// RemovedTests lists tests that a change renamed or removed, with a person's approval.
+	// Removed lists tests that a change renamed or removed, with a person's approval.
 	Removed []RemovedTests `json:"gone,omitempty"`
 	// Accepted records who approved the baseline and when; nil: whoever committed it.
 	Accepted *Accepted `json:"accepted,omitempty"`
@@ -30,7 +30,7 @@ type Baseline struct {
 	digest string
 }
 
-// Removed lists the tests that may be missing from a signal's report.
+// RemovedTests lists the tests that may be missing from a signal's report.
 type RemovedTests struct {
 	Signal string   `json:"signal"`
 	Tests  []string `json:"tests"`
@@ -128,7 +128,7 @@ func (b *Baseline) removedTests(signal string) []string {
 	return nil
 }
 
-// Without returns a copy of b, which may be nil, that lets more tests of a signal be
+// WithRemovedTests returns a copy of b, which may be nil, that lets more tests of a signal be
 // missing.
 func (b *Baseline) WithRemovedTests(signal string, tests []string) *Baseline {
 	out := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}

@@ -74,8 +74,8 @@ const absent = "absent"
 // bottleDirs are directories that every bottle has for itself.
 var bottleDirs = []string{"/proc", "/sys", "/dev", "/tmp", Workspace}
 
-// settleTime is how long a file of the host must have been unchanged for its times to
-// reveal a later change.
+// settleTime is the time for which a file of the host must have been unchanged, so that
+// its times reveal a later change.
 const settleTime = 2 * time.Second
 
 // Inputs collects what the verdict depended on. The caller names further inputs in given;
@@ -220,7 +220,7 @@ func (g *Gate) keptDigest(ctx context.Context, s *Signal, p *Phase) (string, err
 	return of.Digest(ctx)
 }
 
-// Again runs the phases of in.Network again and returns what differs from before; empty:
+// Rerun runs the phases of in.Network again and returns what differs from before; empty:
 // nothing. A later Run uses their results.
 func (g *Gate) Rerun(ctx context.Context, in *Inputs) (string, error) {
 	g.prepare()
@@ -350,7 +350,7 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 	return hostChange(in.Host), nil
 }
 
-// Early checks the host's files ahead of the next Miss, which uses the result. It may run
+// CheckHostEarly checks the host's files ahead of the next Miss, which uses the result. It may run
 // while the trees are being read.
 func (in *Inputs) CheckHostEarly() {
 	why := hostChange(in.Host)
@@ -415,7 +415,7 @@ func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {
 	return "", nil
 }
 
-// DirPrint returns a fingerprint of a directory by the times of its files, for databases
+// DirFingerprint returns a fingerprint of a directory by the times of its files, for databases
 // that are too large to read each time.
 func DirFingerprint(dir string) (string, error) {
 	h := sha256.New()

@@ -45,7 +45,7 @@ type Signal struct {
 	Kind *Kind
 	Line int // line in the catalog
 
-	// The rest is for kinds that run a command.
+	// Only kinds that run a command have the following fields.
 	Command []string
 	Env     []string // NAME=VALUE
 	Limits  PhaseLimits

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -22,6 +21,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
@@ -254,7 +254,7 @@ func (r *Repository) Hints() Hints {
 	return h
 }
 
-// Expect sets what the next Resolve reads ahead. It ignores malformed names.
+// SetHints sets what the next Resolve reads ahead. It ignores malformed names.
 func (r *Repository) SetHints(h Hints) {
 	no := func(id string) bool { return !wholeID().MatchString(id) }
 	h.Commits, h.Blobs = slices.DeleteFunc(h.Commits, no), slices.DeleteFunc(h.Blobs, no)
@@ -306,7 +306,7 @@ type gitObject struct {
 }
 
 // authentic reports whether the object hashes to its name.
-func (x gitObject) authentic() bool { return objectID(x.kind, x.body, len(x.id)) == x.id }
+func (x gitObject) authentic() bool { return gitobject.Name(x.kind, x.body, len(x.id)) == x.id }
 
 // objects asks git for objects, and calls f with each answer in order while git goes on.
 // The number of answers must be that of names.
@@ -388,32 +388,19 @@ type commitHead struct {
 
 // addCommit caches a commit if it hashes to its name, and reports whether it does.
 func (r *Repository) addCommit(id string, body []byte) bool {
-	if objectID("commit", body, len(id)) != id {
+	if gitobject.Name("commit", body, len(id)) != id {
 		return false
 	}
-	var c commitHead
-	c.tree, _, _ = strings.Cut(strings.TrimPrefix(string(body), "tree "), "\n")
-	if p := parentsOf(body); len(p) > 0 {
-		c.parent = p[0]
+	head := gitobject.ParseCommit(body)
+	c := commitHead{tree: head.Tree}
+	if len(head.Parents) > 0 {
+		c.parent = head.Parents[0]
 	}
 	if r.commits == nil {
 		r.commits = map[string]commitHead{}
 	}
 	r.commits[id] = c
 	return true
-}
-
-// parentsOf returns the parents in a commit's header.
-func parentsOf(body []byte) (all []string) {
-	_, rest, _ := strings.Cut(string(body), "\n") // its tree
-	for {
-		line, after, _ := strings.Cut(rest, "\n")
-		p, ok := strings.CutPrefix(line, "parent ")
-		if !ok {
-			return all
-		}
-		all, rest = append(all, p), after
-	}
 }
 
 // readCommit reads and verifies a commit. Errors call it name.
@@ -612,17 +599,6 @@ func (r *Repository) tree(ctx context.Context, rev, commit string, out []byte) (
 	return t, nil
 }
 
-// objectID returns git's name of an object, with 40 (SHA-1) or 64 (SHA-256) digits.
-func objectID(kind string, b []byte, digits int) string {
-	h := sha1.New()
-	if digits == 64 {
-		h = sha256.New()
-	}
-	fmt.Fprintf(h, "%s %d\x00", kind, len(b))
-	h.Write(b)
-	return hex.EncodeToString(h.Sum(nil))
-}
-
 // treeID returns git's name of a directory with these files, which are sorted by path and
 // all begin with prefix.
 func treeID(files []File, modes map[string]string, prefix string, digits int) string {
@@ -651,7 +627,7 @@ func treeID(files []File, modes map[string]string, prefix string, digits int) st
 		}
 		fmt.Fprintf(&b, "%s %s\x00%s", e.mode, e.name, raw)
 	}
-	return objectID("tree", b.Bytes(), digits)
+	return gitobject.Name("tree", b.Bytes(), digits)
 }
 
 // HistoryObject is an object that came with the commits between two trees and is in neither: a
@@ -714,7 +690,7 @@ func (t *Tree) history(ctx context.Context, base *Tree, f func(HistoryObject, []
 		case "tree":
 			return nil
 		case "commit":
-			if strings.Join(parentsOf(b), " ") != at[x.id] {
+			if strings.Join(gitobject.ParseCommit(b).Parents, " ") != at[x.id] {
 				return &TreeError{t.Name, x.id, "git shows other parents of it than it has, so what came and went can't be seen (in a shallow clone: git fetch --unshallow)"}
 			}
 			return f(HistoryObject{true, x.id, ""}, b)
@@ -738,7 +714,7 @@ func (r *Repository) WorkTree(ctx context.Context) (*Tree, error) {
 	return DirTree("the work tree", r.Dir, paths)
 }
 
-// Top reports whether git knows Dir as a work tree.
+// IsWorkTree reports whether git knows Dir as a work tree.
 func (r *Repository) IsWorkTree(ctx context.Context) bool {
 	_, err := r.git(ctx, nil, "rev-parse", "--is-inside-work-tree")
 	return err == nil

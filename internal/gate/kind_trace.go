@@ -110,7 +110,7 @@ func (t traceKind) evaluate(ctx context.Context, c *Case) (traceFacts, []Finding
 	return f, found, nil
 }
 
-// Record returns a baseline of what the phases did. A phase that failed read what it
+// RecordBaseline returns a baseline of what the phases did. A phase that failed read what it
 // needed to say so, so its entry keeps the reads of the old baseline.
 func (g *Gate) RecordBaseline(ctx context.Context) (*Baseline, error) {
 	locks, err := g.Change.lockfilesDigest(ctx)

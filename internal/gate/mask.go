@@ -12,8 +12,8 @@ import (
 // private key without its first line, cannot be recognized, so secrets are masked before
 // anything is cut.
 
-// maxMasked is how many bytes of a text's beginning, and of its end, are searched. The
-// last of them may be part of a private key, which has at most 16 KiB: what is shown lies
+// maxMasked bounds the bytes of a text's beginning, and of its end, that are searched. The
+// last of them may be part of a private key, which has at most 16 KiB: the shown text is
 // far from there.
 const maxMasked = 32 << 10
 

@@ -59,8 +59,8 @@ type Socket struct {
 	Count  uint64 `json:"count"`
 }
 
-// Observed is what the kernel inside saw of a phase. Paths in the tree are relative to
-// it, others absolute.
+// Observed holds the facts of the kernel inside about a phase. Paths in the tree are
+// relative to it, others absolute.
 type Observed struct {
 	Execs     []Exec     `json:"execs"`
 	Failed    []string   `json:"failed_execs,omitempty"`

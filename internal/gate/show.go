@@ -159,7 +159,7 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 // HTML writes the verdict as a page without scripts or external resources.
 func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v.Masked()) }
 
-// Untold returns a copy for people and forges, in which tokens are masked in everything
+// Masked returns a copy for people and forges, in which tokens are masked in everything
 // that comes from the change, also in the names of its files.
 func (v *Verdict) Masked() *Verdict {
 	x := *v

@@ -147,7 +147,7 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 	return v, nil
 }
 
-// NotWarm records why there are no caches.
+// SetWarmWhy records why there are no caches.
 func (v *Verdict) SetWarmWhy(red *secret.Redactor, why error) {
 	if red == nil {
 		red = new(secret.Redactor)
@@ -155,7 +155,7 @@ func (v *Verdict) SetWarmWhy(red *secret.Redactor, why error) {
 	v.WarmWhy = safetext.String(red.String(why.Error()), 1000)
 }
 
-// Sides sets the two sides of a verdict.
+// SetSides sets the two sides of a verdict.
 func (g *Gate) SetSides(ctx context.Context, v *Verdict) error {
 	for _, s := range []struct {
 		to *Side

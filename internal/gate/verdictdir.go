@@ -51,13 +51,13 @@ func (v *Verdict) Check(ctx context.Context, dir *os.Root) (found []string, err 
 	return v.check(ctx, dir, math.MaxInt64)
 }
 
-// MaxInBundle bounds a file of a bundle, in bytes. A trace has at most 256 MiB by
+// MaxBundleFile bounds a file of a bundle, in bytes. A trace has at most 256 MiB by
 // default.
 const MaxBundleFile = 4 << 30
 
 // CheckBundle is Check for a directory from somebody else, which may hold nothing but the
 // verdict, the files that it names, and those in beside. It reports a file of more than
-// MaxInBundle bytes without reading it.
+// MaxBundleFile bytes without reading it.
 func (v *Verdict) CheckBundle(ctx context.Context, dir *os.Root, beside ...string) (found []string, err error) {
 	if found, err = v.check(ctx, dir, MaxBundleFile); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ var (
 	errTooLarge = errors.New("it is too large")
 )
 
-// SumIn returns the SHA-256 of a regular file of at most most bytes, in hexadecimal
+// FileDigest returns the SHA-256 of a regular file of at most most bytes, in hexadecimal
 // digits. It follows no link.
 func FileDigest(ctx context.Context, dir *os.Root, name string, most int64) (string, error) {
 	fi, err := dir.Lstat(name)

@@ -476,7 +476,7 @@ func digestRoot(ctx context.Context, root *os.Root) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Filled returns the caches that this gate filled for later ones; nil: none. homes are as
+// FilledCaches returns the caches that this gate filled for later ones; nil: none. homes are as
 // for Inputs. The caller moves them to their place, adds the stored files of the phases,
 // and calls Seal.
 func (g *Gate) FilledCaches(v *Verdict, homes ...string) (*Warm, error) {
@@ -498,7 +498,7 @@ func (g *Gate) FilledCaches(v *Verdict, homes ...string) (*Warm, error) {
 	return w, err
 }
 
-// Seal returns the document of caches that were moved to dir. Open accepts it only if the
+// Encode returns the document of caches that were moved to dir. Open accepts it only if the
 // caller has recorded its SHA-256.
 func (w *Warm) Encode(ctx context.Context, dir string) ([]byte, error) {
 	var err error

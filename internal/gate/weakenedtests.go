@@ -680,7 +680,7 @@ func (w *goBodyWalk) isTest(x ast.Expr) bool {
 	return named && w.tests[id.Name] || has && (w.suite != "" && root == w.suite || w.params[root])
 }
 
-// forget is for names that hold another test, which says nothing of this one.
+// forget drops a name that now holds another test, whose calls do not count for this one.
 func (w *goBodyWalk) forget(name string) {
 	delete(w.params, name)
 	delete(w.tests, name)
@@ -695,7 +695,7 @@ func (w *goBodyWalk) bind(name string, x ast.Expr) {
 	}
 }
 
-// visit is for ast.Inspect. It does not enter what is assigned to nothing.
+// visit handles a node for ast.Inspect. It does not enter values that are assigned to _.
 func (w *goBodyWalk) visit(n ast.Node) bool {
 	switch x := n.(type) {
 	case *ast.FuncType:

@@ -49,7 +49,7 @@ func readJS(b []byte) *jsText {
 	return &jsText{s, string(r.code), r.ends}
 }
 
-// jsReader is in the midst of a text. Its methods leave i at the last byte that they took.
+// jsReader reads a text from i on. Its methods leave i at the last byte that they read.
 type jsReader struct {
 	s    string
 	i    int

@@ -44,7 +44,7 @@ func pythonCode(s string) string {
 	return string(r.out)
 }
 
-// pythonReader is in the midst of a text.
+// pythonReader reads a text from i on.
 type pythonReader struct {
 	s   string
 	i   int // of the next byte

@@ -3,6 +3,10 @@ package gateway
 import (
 	"io"
 	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -129,4 +133,62 @@ func ratio(b *testing.B, size int64, inside, raw func()) {
 	}
 	base := time.Since(start) / time.Duration(max(1, b.N))
 	b.ReportMetric(float64(mine)/float64(max(base, 1)), "ratio")
+}
+
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkAnswers measures answers that come in through a route with a credential, and
+// in turn through one without. The metric ratio is of the processor's time that they take.
+func BenchmarkAnswers(b *testing.B) {
+	text := []byte(strings.Repeat(`{"id":12345,"name":"a thing","note":"some words of an answer, as there are many","tags":["one","two"]},`+"\n", 1<<20/105))
+	_, _, with := keyed(b, reflectedKey)
+	o := newTLSWorld(b, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /keyed}]}]}\n  - {host: other.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/small") {
+			rw.Write(text[:1000])
+			return
+		}
+		rw.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		rw.Write(text)
+	}), with)
+	o.world.name("other.example.com", publicAddr)
+	c := o.client(false)
+	for _, size := range []string{"large", "small"} {
+		b.Run(size, func(b *testing.B) {
+			get := func(url string) func() {
+				return func() {
+					res, err := c.Get(url + "/" + size)
+					if err != nil {
+						b.Fatal(err)
+					}
+					n, err := io.Copy(io.Discard, res.Body)
+					if res.Body.Close(); err != nil || n < 1000 {
+						b.Fatal(n, err)
+					}
+				}
+			}
+			moved := int64(1000)
+			if size == "large" {
+				moved = int64(len(text))
+			}
+			keyed, plain := get("https://api.example.com/keyed"), get("https://other.example.com")
+			keyed()
+			plain()
+			var used [2]time.Duration
+			b.SetBytes(moved)
+			for b.Loop() {
+				for i, get := range []func(){keyed, plain} {
+					before := processorTime()
+					get()
+					used[i] += processorTime() - before
+				}
+			}
+			b.ReportMetric(float64(used[0])/float64(max(used[1], 1)), "ratio")
+			b.ReportMetric(float64(used[0].Microseconds())/float64(b.N), "keyed-µs")
+		})
+	}
 }

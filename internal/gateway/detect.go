@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
@@ -130,6 +131,40 @@ func (d *detectors) findFolded(text []byte, place string, passes func(scan.Findi
 	return scan.Finding{}, err
 }
 
+// leastToken is less than any vendor's token has.
+const leastToken = 20
+
+var namedTokens = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true, AnyCase: true}) })
+
+// findInNames looks in those parts of text that are names for tokens, of which a name
+// keeps the letters and loses their case. passes is as for findFolded.
+func (d *detectors) findInNames(text []byte, parts []part, passes func(scan.Finding) bool) (scan.Finding, error) {
+	var names []byte
+	for _, p := range parts {
+		if p.to-p.from < leastToken || p.place != "host" && !strings.HasPrefix(p.place, "the name of") {
+			continue
+		}
+		if names == nil {
+			names = bytes.Repeat([]byte("\n"), len(text))
+		}
+		copy(names[p.from:p.to], text[p.from:p.to])
+	}
+	if names == nil {
+		return scan.Finding{}, nil
+	}
+	rules, err := namedTokens()
+	if err != nil {
+		return scan.Finding{}, err
+	}
+	found, err := rules.Check(scan.Options{Spare: d.spare, Action: scan.Report}, names)
+	for _, f := range found {
+		if !f.Warning && (passes == nil || !passes(f)) {
+			return f, nil
+		}
+	}
+	return scan.Finding{}, err
+}
+
 // findInText scans a text that is not part of an outgoing request: a name in a DNS
 // question, or text for a record. leaves says that the text goes out; it then counts
 // towards the pieces of secrets that have left.
@@ -151,11 +186,15 @@ func (d *detectors) findInText(text string, leaves bool) (scan.Finding, bool) {
 			return f, true
 		}
 	}
+	var f scan.Finding
 	if err == nil {
-		var f scan.Finding
-		if f, err = d.findFolded([]byte(text), "name", nil); f.Rule != "" {
-			return f, true
-		}
+		f, err = d.findFolded([]byte(text), "name", nil)
+	}
+	if err == nil && f.Rule == "" {
+		f, err = d.findInNames([]byte(text), []part{{to: len(text), place: "host"}}, nil)
+	}
+	if f.Rule != "" {
+		return f, true
 	}
 	return scan.Finding{Rule: "unreadable"}, err != nil
 }
@@ -176,6 +215,9 @@ type inspector struct {
 	scan  policy.Scan
 	route string      // a copy: exchange.e may be written while a body is still read
 	rules *scan.Rules // nil: requests are not scanned
+	// fields looks at the request's body for credentials of the agent's own; nil: nothing
+	// does.
+	fields *credential.Fields
 }
 
 func newInspector(x *exchange, d *detectors, s policy.Scan) (*inspector, error) {
@@ -214,6 +256,9 @@ func (w *inspector) scanner(inbound bool, place string, codings []string) (*scan
 		}
 		o := w.options(place)
 		o.Codings = codings
+		if w.fields != nil && place == "body" {
+			o.Decoded = w.fields.Look
+		}
 		return w.rules.NewScanner(o), nil
 	}
 	if w.scan.NoInjection {
@@ -247,6 +292,9 @@ func (w *inspector) found(f scan.Finding, a scan.Action, inbound bool) {
 // the request. After an error the request must not be sent.
 func (w *inspector) request(req *http.Request) error {
 	if w.rules == nil {
+		if w.fields != nil && req.Body != nil && req.Body != http.NoBody && len(codings(req.Header)) == 0 {
+			req.Body = &fieldsBody{req.Body, w}
+		}
 		return nil
 	}
 	if err := w.head(req); err != nil {
@@ -256,7 +304,7 @@ func (w *inspector) request(req *http.Request) error {
 		return nil
 	}
 	b := &scannedBody{w: w, src: req.Body, req: req}
-	if isGRPC(req) {
+	if isGRPC(req.Header.Get("Content-Type")) && req.ContentLength < 0 && len(codings(req.Header)) == 0 {
 		messages, err := newMessageScanner(w, false)
 		if err != nil {
 			return err
@@ -388,9 +436,15 @@ func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
 			err = &scan.FoundError{Finding: f}
 		}
 	}
-	if err == nil && !w.scan.NoSecrets {
-		f, ferr := w.d.findFolded(out, "", passes)
-		if err = ferr; f.Rule != "" {
+	if err == nil {
+		var f scan.Finding
+		if !w.scan.NoSecrets {
+			f, err = w.d.findFolded(out, "", passes)
+		}
+		if err == nil && f.Rule == "" && !w.scan.NoTokens {
+			f, err = w.d.findInNames(out, parts, passes)
+		}
+		if f.Rule != "" {
 			w.hidePath([]scan.Finding{f}, parts)
 			f.Place = w.d.hidden(placeOf(parts, f.Offset))
 			if passes == nil {
@@ -440,6 +494,10 @@ func putMasked(req *http.Request, text, masked []byte, parts []part) error {
 // outboundError turns a scanner's error about outgoing data into the end of the
 // exchange.
 func (w *inspector) outboundError(err error) error {
+	var own *credential.OwnError
+	if errors.As(err, &own) {
+		return w.x.stop(&refusedError{reasonCredential, own})
+	}
 	var found *scan.FoundError
 	if !errors.As(err, &found) {
 		return w.x.stop(refusedf(reasonScan, "%w", err))
@@ -465,8 +523,23 @@ func isScan(err error) bool {
 		limit  *scan.LimitError
 		decode *scan.DecodeError
 		broken *scan.PanicError
+		own    *credential.OwnError
 	)
-	return errors.As(err, &found) || errors.As(err, &limit) || errors.As(err, &decode) || errors.As(err, &broken) || errors.Is(err, scan.ErrClosed)
+	return errors.As(err, &own) || errors.As(err, &found) || errors.As(err, &limit) || errors.As(err, &decode) || errors.As(err, &broken) || errors.Is(err, scan.ErrClosed)
+}
+
+// fieldsBody reads a request's body that is not scanned.
+type fieldsBody struct {
+	io.ReadCloser
+	w *inspector
+}
+
+func (b *fieldsBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if ferr := b.w.fields.Look(p[:n]); ferr != nil {
+		return 0, b.w.outboundError(ferr)
+	}
+	return n, err
 }
 
 // scannedBody reads a request's body through a scanner, then scans the trailers.
@@ -583,7 +656,13 @@ func (w *inspector) reply(res *http.Response) error {
 	if text || len(coded) > 0 {
 		b.r = scan.NewReader(res.Body, s)
 	}
-	if res.ContentLength <= 0 || res.ContentLength > maxHeldBody {
+	return w.holdReply(res, b)
+}
+
+// holdReply makes b the answer's body. It reads a short one of known length to its end,
+// so that a refusal is the whole answer.
+func (w *inspector) holdReply(res *http.Response, b io.ReadCloser) error {
+	if res.ContentLength <= 0 || res.ContentLength > maxHeldBody || res.Request.Method == http.MethodHead {
 		res.Body = b
 		return nil
 	}

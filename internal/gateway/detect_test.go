@@ -511,6 +511,39 @@ func TestCaseIsNoCover(t *testing.T) {
 	}
 }
 
+// TestTokensInNames: a token is found in the name of a header and of a host, whose
+// letters lose their case on the way; a long name of words and digits passes.
+func TestTokensInNames(t *testing.T) {
+	up := &recordingUpstream{}
+	o := newTLSWorld(t, "routes:\n  - {host: \"*.example.com\"}\n", up)
+	body := strings.Repeat("aB3dE6gH9kLmN2pQ", 3)
+	for name, want := range map[string]int{
+		"X-Stainless-Retry-Count-And-Timeout-0123456789": 200, "Anthropic-Dangerous-Direct-Browser-Access": 200, "Sk-Anteater-Is-An-Honest-Name-Of-A-Header": 200,
+		"X-gh" + "p_" + body[:36]: 403, "sk-" + "ant-oat01-" + body: 403, "X-Sk-" + "Proj-" + body: 403, "AK" + "IA" + "QWERTYUIOPASDFGH": 403,
+	} {
+		for _, h2 := range []bool{false, true} {
+			r := post(nil)
+			r.Header.Set(name, "1")
+			res, err := o.client(h2).Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if res.StatusCode != want {
+				t.Errorf("%s, http2 %v: %d", name, h2, res.StatusCode)
+			}
+		}
+	}
+	if got := strings.ToLower(up.take()); strings.Contains(got, strings.ToLower(body[:36])) {
+		t.Error("upstream saw one")
+	}
+	for host, resolves := range map[string]bool{"gh" + "p_" + body[:36]: false, "a-name-of-many-words-and-1234567890": true} {
+		if _, err := o.resolve(host + ".example.com"); (err == nil) != resolves {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+}
+
 // TestRefusedRequestsAreHidden: the record of a refused request shows no secret
 // either.
 func TestRefusedRequestsAreHidden(t *testing.T) {

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v4"
-
+	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/policy"
+	routefile "github.com/carboy/carboy/internal/routes"
 )
 
 // A bottle can read its routes, so that a program or an agent need not find out by
@@ -23,78 +24,30 @@ const (
 	egressRule  = "carboy: " + egressPath
 )
 
-// egressRoutes is a route file. Its keys are those of package routes.
+// egressRoutes is a route file.
 type egressRoutes struct {
-	Routes []egressRoute `json:"routes" yaml:"routes"`
+	Routes []routefile.Description `json:"routes"`
 }
 
-type egressRoute struct {
-	Host       string        `json:"host" yaml:"host"`
-	Private    bool          `json:"private,omitempty" yaml:"private,omitempty"`
-	Inspect    *bool         `json:"inspect,omitempty" yaml:"inspect,omitempty"`
-	Matches    []egressMatch `json:"matches,omitempty" yaml:"matches,omitempty"`
-	Scheme     string        `json:"auth_scheme,omitempty" yaml:"auth_scheme,omitempty"`
-	TokenEnv   string        `json:"token_env,omitempty" yaml:"token_env,omitempty"`
-	Credential string        `json:"credential,omitempty" yaml:"credential,omitempty"`
-	Field      string        `json:"auth_field,omitempty" yaml:"auth_field,omitempty"`
-	Limits     *egressLimits `json:"limits,omitempty" yaml:"limits,omitempty"`
-	note       string
-}
-
-type egressMatch struct {
-	Paths   []egressPathMatch `json:"paths,omitempty" yaml:"paths,omitempty"`
-	Methods []string          `json:"methods,omitempty" yaml:"methods,omitempty,flow"`
-	Headers []egressHeader    `json:"headers,omitempty" yaml:"headers,omitempty"`
-}
-
-type egressPathMatch struct {
-	Type  string `json:"type" yaml:"type"`
-	Value string `json:"value" yaml:"value"`
-}
-
-// egressHeader names a required header without its value.
-type egressHeader struct {
-	Name  string `json:"name" yaml:"name"`
-	Type  string `json:"type" yaml:"type"`
-	Value string `json:"value" yaml:"value"`
-}
-
-type egressLimits struct {
-	BytesOut int64 `json:"bytes_out,omitempty" yaml:"bytes_out,omitempty"`
-	BytesIn  int64 `json:"bytes_in,omitempty" yaml:"bytes_in,omitempty"`
-	Requests int64 `json:"requests_per_minute,omitempty" yaml:"requests_per_minute,omitempty"`
-}
-
-func describeRoute(r policy.Route) egressRoute {
-	o := r.Options()
-	e := egressRoute{
-		Host: r.String(), Private: r.Private(), note: r.Rule(),
-		TokenEnv: o.Credential.Env, Credential: o.Credential.Name, Scheme: string(o.Credential.Scheme), Field: o.Credential.Field,
-	}
-	if o.Opaque {
-		e.Inspect = new(bool)
-	}
-	if o.Caps != (policy.Caps{}) {
-		e.Limits = &egressLimits{o.Caps.BytesOut, o.Caps.BytesIn, o.Caps.RequestsPerMinute}
-	}
-	for _, m := range o.Matches {
-		em := egressMatch{Methods: m.Methods}
-		for _, p := range m.Paths {
-			em.Paths = append(em.Paths, egressPathMatch{p.Type().String(), p.Value()})
+// Shown describes a route as the bottle may know it, so without upstream and the values of
+// headers.
+func Shown(r policy.Route) routefile.Description {
+	d := routefile.Describe(r)
+	d.Upstream, d.OAuth, d.Insecure = "", nil, false
+	for i, m := range d.Matches {
+		d.Matches[i].Headers = slices.Clone(m.Headers)
+		for k, h := range m.Headers {
+			d.Matches[i].Headers[k] = routefile.HeaderDescription{Name: h.Name, Type: policy.Regexp.String(), Value: ".*"}
 		}
-		for _, h := range m.Headers {
-			em.Headers = append(em.Headers, egressHeader{h.Name(), policy.Regexp.String(), ".*"})
-		}
-		e.Matches = append(e.Matches, em)
 	}
-	return e
+	return d
 }
 
 // allowlist returns the current routes as a route file in YAML or JSON.
 func allowlist(t *policy.Table, asJSON bool) ([]byte, error) {
-	all := egressRoutes{Routes: []egressRoute{}}
+	all := egressRoutes{Routes: []routefile.Description{}}
 	for _, r := range t.Routes() {
-		all.Routes = append(all.Routes, describeRoute(r))
+		all.Routes = append(all.Routes, Shown(r))
 	}
 	if asJSON {
 		b, err := json.Marshal(all)
@@ -108,12 +61,8 @@ func allowlist(t *policy.Table, asJSON bool) ([]byte, error) {
 	} else {
 		fmt.Fprintln(&b, "routes:")
 	}
-	for _, r := range all.Routes {
-		one, err := yaml.Marshal([]egressRoute{r})
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(&b, "# %s\n%s", strings.ToValidUTF8(strings.Join(strings.Fields(r.note), " "), "?"), one)
+	for i, r := range t.Routes() {
+		fmt.Fprintf(&b, "# %s\n%s", strings.ToValidUTF8(strings.Join(strings.Fields(r.Rule()), " "), "?"), document.YAML(all.Routes[i:i+1]))
 	}
 	return b.Bytes(), nil
 }
@@ -132,7 +81,9 @@ func (w *webServer) serveEgress(seen *exchange, r *http.Request) {
 		seen.refuseInside(r, http.StatusMethodNotAllowed, Reason(policy.ReasonRequest), "it can be read, by GET")
 		return
 	}
-	asJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
+	// Under the alias it is what bot-bottle answered.
+	name, _, _ := splitAuthority(r.Host, insidePort)
+	asJSON := strings.EqualFold(strings.TrimSuffix(name, "."), egressAlias) || strings.Contains(r.Header.Get("Accept"), "application/json")
 	body, err := allowlist(w.g.table(), asJSON)
 	if err != nil {
 		seen.refuseInside(r, http.StatusInternalServerError, ReasonHTTPMalformed, err.Error())

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -30,6 +31,8 @@ const egressTestRoutes = `routes:
   - {host: "git.example.org:22/tcp", limits: {bytes_in: 5}}
   - {host: "[2001:db8::7]:443"}
   - {host: "192.0.2.7"}
+  - {host: fetch.example.com, git: {fetch: true}, dlp: {outbound_detectors: [known_secrets], inbound_detectors: false, outbound_on_match: block}}
+  - {host: never.example.com, git: {fetch: false}}
 `
 
 // TestAllowlist: the current routes can be read from inside, as an equivalent route
@@ -54,7 +57,7 @@ func TestAllowlist(t *testing.T) {
 	for _, accept := range []string{"*/*", "application/json"} {
 		for _, host := range []string{"egress.carboy.internal", "_egress.local", "EGRESS.carboy.internal."} {
 			res, body := ask("GET", "http://"+host+"/allowlist", accept)
-			if res.StatusCode != 200 || strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") != (accept != "*/*") {
+			if res.StatusCode != 200 || strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") != (accept != "*/*" || host == "_egress.local") {
 				t.Fatalf("%s: %d %s", host, res.StatusCode, body)
 			}
 			for _, kept := range []string{"10.0.0.5", "8080", "upstream", "blue-herring"} {
@@ -73,7 +76,7 @@ func TestAllowlist(t *testing.T) {
 				got := f.Routes[i]
 				g, o := got.Options(), want.Options()
 				if got.String() != want.String() || got.Private() != want.Private() || g.Opaque != o.Opaque || g.Caps != o.Caps ||
-					g.Credential != o.Credential || len(g.Matches) != len(o.Matches) {
+					g.Credential != o.Credential || g.GitFetch != o.GitFetch || g.Scan != o.Scan || len(g.Matches) != len(o.Matches) {
 					t.Errorf("%v %+v, want %v %+v", got, g, want, o)
 				}
 				for k := range o.Matches {
@@ -82,7 +85,7 @@ func TestAllowlist(t *testing.T) {
 					}
 				}
 			}
-			if accept == "*/*" && !strings.Contains(body, "# r.yaml:2\n") {
+			if accept == "*/*" && host != "_egress.local" && !strings.Contains(body, "# r.yaml:2\n") {
 				t.Errorf("no rule is cited: %s", body)
 			}
 		}
@@ -125,9 +128,26 @@ func TestAllowlist(t *testing.T) {
 			t.Errorf("%s: %v", other, err)
 		}
 	}
+	// As a program of bot-bottle reads it.
+	var earlier struct {
+		Routes []struct {
+			Host string
+			Git  *struct{ Fetch bool }
+		}
+	}
+	for _, host := range []string{"_egress.local", "_EGRESS.local.", "_egress.local:80"} {
+		_, body := ask("GET", "http://"+host+"/allowlist", "")
+		if err := json.Unmarshal([]byte(body), &earlier); err != nil || earlier.Routes[0].Host != "api.example.com" || earlier.Routes[0].Git != nil ||
+			!earlier.Routes[6].Git.Fetch || earlier.Routes[7].Git.Fetch {
+			t.Errorf("%s: %v in %s", host, err, body)
+		}
+	}
 	// It follows the routes, and exists without any.
 	b.gw.SetRoutes(nil, nil, nil)
-	if _, body := ask("GET", "http://_egress.local/allowlist", ""); !strings.Contains(body, "routes: []") {
+	if _, body := ask("GET", "http://egress.carboy.internal/allowlist", ""); !strings.Contains(body, "routes: []") {
+		t.Errorf("without routes: %s", body)
+	}
+	if _, body := ask("GET", "http://_egress.local/allowlist", ""); body != "{\"routes\":[]}\n" {
 		t.Errorf("without routes: %s", body)
 	}
 	if len(w.dials()) != 0 || len(w.looked()) != 0 {

@@ -10,8 +10,7 @@ import (
 
 // Code leaves through the git gate, which reads what is pushed. A push over HTTPS is a
 // pack here: compressed, and made of deltas to objects that only the server has. So no
-// route allows one. A fetch shows the contents of a repository. It needs a route that
-// allows it explicitly, or one that allows everything.
+// route allows one. A fetch shows the contents of a repository: [policy.Route.Fetches].
 
 const (
 	gitReceive = "git-receive-pack"
@@ -35,13 +34,20 @@ func gitService(r *http.Request) string {
 	return ""
 }
 
-// refuseGit refuses a git request that the route would otherwise allow.
-func refuseGit(r *http.Request, route *policy.Route) (reason Reason, detail, hint string) {
+// noProxy is the answer to CONNECT.
+const noProxy = "this is no proxy; connect to the host itself"
+
+// RefuseOn returns why the gateway refuses a request that the route allows: it asks for a
+// proxy, or for git. reason is [ReasonOK] if it does not.
+func RefuseOn(route *policy.Route, r *http.Request) (reason Reason, detail, hint string) {
+	if r.Method == http.MethodConnect {
+		return reasonConnect, noProxy, ""
+	}
 	switch gitService(r) {
 	case gitReceive:
 		return reasonGitPush, "git does not push through here", "code leaves by the git gate, which reads it: declare the repository in git-gate.repos of the bottle, and push to the same address"
 	case gitUpload:
-		if !route.Options().GitFetch && !route.Plain() {
+		if !route.Fetches() {
 			return reasonGitFetch, "the route does not permit git to fetch", "whoever runs this may say `git: {fetch: true}` on the route, or declare the repository in git-gate.repos of the bottle"
 		}
 	}

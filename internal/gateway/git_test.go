@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -23,12 +24,13 @@ func TestGitLeavesByTheGate(t *testing.T) {
 		return r
 	}
 	get := policy.Match{Methods: []string{"GET", "POST"}}
-	for _, host := range []string{"fetch.example.com", "some.example.com"} {
+	for _, host := range []string{"fetch.example.com", "some.example.com", "never.example.com"} {
 		w.name(host, publicAddr)
 	}
 	table, err := policy.Compile(
 		route("api.example.com", policy.Options{}),
-		route("fetch.example.com", policy.Options{Matches: []policy.Match{get}, GitFetch: true}),
+		route("fetch.example.com", policy.Options{Matches: []policy.Match{get}, GitFetch: policy.FetchAllowed}),
+		route("never.example.com", policy.Options{GitFetch: policy.FetchRefused}),
 		route("some.example.com", policy.Options{Matches: []policy.Match{get}}))
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +40,9 @@ func TestGitLeavesByTheGate(t *testing.T) {
 		{"api.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", ""},
 		{"fetch.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", ""},
 		{"fetch.example.com", "POST /o/r.git/git-upload-pack", ""},
+		{"never.example.com", "GET /o/r.git/HEAD", ""},
+		{"never.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", "git-fetch"},
+		{"never.example.com", "POST /o/r.git/git-upload-pack", "git-fetch"},
 		{"some.example.com", "GET /o/r.git/info/refs", ""},
 		{"some.example.com", "GET /docs/git-push?about=git-receive", ""},
 		{"some.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", "git-fetch"},
@@ -61,6 +66,20 @@ func TestGitLeavesByTheGate(t *testing.T) {
 			t.Errorf("%s of %s: %d %s", c.request, c.host, res.StatusCode, body)
 		case c.refused != "" && (res.StatusCode != 403 || res.Header.Get("Carboy-Refused") != c.refused || !strings.Contains(body, "git-gate.repos") || len(w.dials()) != dialled):
 			t.Errorf("%s of %s: %d %s", c.request, c.host, res.StatusCode, body)
+		}
+	}
+}
+
+// TestRefuseOn: a proxy is refused on any route, and what asks for neither is not.
+func TestRefuseOn(t *testing.T) {
+	route, err := policy.ParseAllow("api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for method, want := range map[string]Reason{http.MethodConnect: reasonConnect, http.MethodGet: ReasonOK} {
+		r, _ := http.NewRequest(method, "https://api.example.com/x", nil)
+		if got, _, _ := RefuseOn(&route, r); got != want {
+			t.Errorf("%s: %q", method, got)
 		}
 	}
 }

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"mime"
-	"net/http"
 	"strings"
+
+	"github.com/carboy/carboy/internal/scan"
 )
 
 // A streaming gRPC client waits for the answer to one message before it sends the
@@ -13,19 +15,29 @@ import (
 // could still follow, would be held for ever. So each message is scanned as a stream
 // of its own, like a WebSocket message.
 
-// isGRPC reports whether a request's body is a stream of gRPC messages.
-func isGRPC(r *http.Request) bool {
-	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return err == nil && (t == "application/grpc" || strings.HasPrefix(t, "application/grpc+")) && r.ContentLength < 0 && len(codings(r.Header)) == 0
+// isGRPC reports whether a body of this type, if its length is not known, is a stream of
+// gRPC messages.
+func isGRPC(contentType string) bool {
+	t, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (t == "application/grpc" || strings.HasPrefix(t, "application/grpc+"))
+}
+
+// codedScan is a messageScan of messages that may be encoded.
+type codedScan interface {
+	messageScan
+	// Coded says how the next message is encoded.
+	Coded(codings []string)
 }
 
 // grpcHead is the size of the head of a message: the compression flag and the length.
 const grpcHead = 5
 
+var errNoGRPC = errors.New("the body is said to be of gRPC and is not")
+
 // grpcBody reads a stream of gRPC messages through a scanner.
 type grpcBody struct {
 	src  io.Reader
-	scan *messageScanner
+	scan codedScan
 	// coding is the coding of messages with the compression flag.
 	coding string
 	head   [grpcHead]byte
@@ -37,7 +49,7 @@ type grpcBody struct {
 	err    error
 }
 
-func newGRPCBody(src io.Reader, m *messageScanner, coding string) *grpcBody {
+func newGRPCBody(src io.Reader, m codedScan, coding string) *grpcBody {
 	return &grpcBody{src: src, scan: m, coding: coding, buf: make([]byte, 16<<10)}
 }
 
@@ -76,11 +88,11 @@ func (g *grpcBody) step(b []byte) (err error) {
 				return nil
 			}
 			if g.head[0] > 1 {
-				return g.scan.w.x.stop(refusedf(reasonScan, "the body is said to be of gRPC and is not"))
+				return &scan.DecodeError{Coding: "grpc", Place: "body", Err: errNoGRPC}
 			}
-			g.scan.codings = nil
+			g.scan.Coded(nil)
 			if g.head[0] == 1 {
-				g.scan.codings = []string{g.coding}
+				g.scan.Coded([]string{g.coding})
 			}
 			g.left = binary.BigEndian.Uint32(g.head[1:])
 			g.out = append(g.out, g.head[:]...)

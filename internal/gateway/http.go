@@ -404,7 +404,7 @@ func judge(c *webConn, r *http.Request) (*admission, *refusal) {
 		v.Allow = allowFlag(r.Host, f.addr.Port())
 		return nil, v
 	case r.Method == http.MethodConnect:
-		return nil, no(http.StatusForbidden, reasonConnect, "this is no proxy; connect to the host itself")
+		return nil, no(http.StatusForbidden, reasonConnect, noProxy)
 	case !sameAuthority(c, r.Host):
 		v := no(http.StatusMisdirectedRequest, reasonHostMismatch, fmt.Sprintf("host %.100q on a connection to %s", r.Host, authority(f.name, f.addr.Port())))
 		v.Allow = allowFlag(r.Host, f.addr.Port())
@@ -429,7 +429,7 @@ func judge(c *webConn, r *http.Request) (*admission, *refusal) {
 		}
 		return nil, why
 	}
-	if reason, detail, hint := refuseGit(r, a.route); reason != ReasonOK {
+	if reason, detail, hint := RefuseOn(a.route, r); reason != ReasonOK {
 		why := no(http.StatusForbidden, reason, detail)
 		why.Rule, why.Hint = a.route.Rule(), hint
 		return nil, why

@@ -3,7 +3,7 @@ package gateway
 import "time"
 
 // Limits bounds the resources of one bottle. A zero field means its default, see
-// [DefaultLimits]; "no limit" can't be expressed.
+// defaultLimits; "no limit" can't be expressed.
 type Limits struct {
 	// BytesUp and BytesDown bound all payload that leaves and enters the bottle,
 	// HostBytes both directions together per host. Payload is what the bottle's

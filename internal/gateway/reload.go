@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"slices"
+
 	"github.com/gobwas/ws"
 
 	"github.com/carboy/carboy/internal/policy"
@@ -83,7 +85,7 @@ func (x *exchange) reconsider() {
 // same reports whether the new routes treat an admitted request as before.
 func (a *admission) same(g *Gateway, now *admission) bool {
 	was, is := a.route.Options(), now.route.Options()
-	if was.Credential != is.Credential || was.Upstream != is.Upstream || was.Scan != is.Scan || a.route.Private() && !now.route.Private() {
+	if was.Credential != is.Credential || was.Upstream != is.Upstream || was.Scan != is.Scan || !slices.Equal(was.OwnCredentials, is.OwnCredentials) || a.route.Private() && !now.route.Private() {
 		return false
 	}
 	// Equal references mean equal values: the host's environment does not change.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/scan"
 )
 
 // signing is the transport of the HTTP proxy. It scans a judged and rebuilt request,
@@ -38,6 +39,9 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	want, c := a.route.Options().Credential, a.credential
+	if c != nil {
+		w.fields = c.Fields(req.Header.Get("Content-Type"), a.route.Options().OwnCredentials)
+	}
 	if want.IsZero() {
 		if err := w.request(req); err != nil {
 			return nil, err
@@ -56,7 +60,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, refusedf(reasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
 	}
 	// req is the proxy's own copy.
-	if err := c.Sign(req, w.request); err != nil {
+	if err := c.Sign(req, a.route.Options().OwnCredentials, w.request); err != nil {
 		var stop *refusedError
 		if errors.As(err, &stop) {
 			return nil, err
@@ -84,6 +88,9 @@ func (s signing) roundTripScrubbed(a *admission, w *inspector, req *http.Request
 	// Ask for a form that can be searched. Clients that asked for gzip accept plain
 	// text too.
 	req.Header.Set("Accept-Encoding", "identity")
+	if req.Header.Get("Grpc-Accept-Encoding") != "" {
+		req.Header.Set("Grpc-Accept-Encoding", "identity")
+	}
 	if a.route.Options().Credential.Scheme != credential.AWS {
 		// A credential split over two range requests would not be found. Servers may
 		// ignore a range.
@@ -103,7 +110,7 @@ func (s signing) roundTripScrubbed(a *admission, w *inspector, req *http.Request
 	if a.credential != nil {
 		a.credential.Answered(req, res.StatusCode)
 	}
-	if err := s.scrubReply(scrubber, res); err != nil {
+	if err := scrubReply(w, scrubber, res); err != nil {
 		_ = res.Body.Close()
 		return nil, err
 	}
@@ -121,8 +128,8 @@ func (s signing) send(a *admission, x *exchange, scrubber *credential.Scrubber, 
 			x.signed.Store(&name)
 		}
 	}, Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-		if scrubber != nil {
-			scrubber.Header(http.Header(h))
+		if scrubber != nil && scrubber.Header(http.Header(h), credential.Look{}) != nil {
+			clear(h)
 		}
 		const line = len("HTTP/1.1 103 Early Hints\r\n\r\n")
 		if m := a.account.incoming().takeAll(int64(line) + headerBytes(http.Header(h))); m != nil {
@@ -164,9 +171,29 @@ func isLocalHost(host string) bool {
 	return false
 }
 
+// look returns the settings of a search of the answer for credentials.
+func (w *inspector) look() credential.Look {
+	return credential.Look{Spare: w.d.spare, Found: func(f scan.Finding) { w.found(f, scan.Redact, true) }}
+}
+
+// reflectedError turns an error of such a search into the end of the exchange, and leaves
+// others as they are.
+func (w *inspector) reflectedError(err error) error {
+	var found *scan.FoundError
+	switch {
+	case errors.As(err, &found):
+		return w.x.stop(refusedf(reasonReply, "the answer repeats a credential in its %s, written as %s, where it can't be masked", found.Finding.Place, found.Finding.Transform))
+	case isScan(err):
+		return w.x.stop(refusedf(reasonReply, "the answer can't be searched for the credential: %w", err))
+	}
+	return err
+}
+
 // scrubReply removes the credential from an answer.
-func (s signing) scrubReply(scrubber *credential.Scrubber, res *http.Response) error {
-	scrubber.Header(res.Header)
+func scrubReply(w *inspector, scrubber *credential.Scrubber, res *http.Response) error {
+	if err := scrubber.Header(res.Header, w.look()); err != nil {
+		return w.reflectedError(err)
+	}
 	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody {
 		return nil
 	}
@@ -180,23 +207,49 @@ func (s signing) scrubReply(scrubber *credential.Scrubber, res *http.Response) e
 	default:
 		return refusedf(reasonReply, "upstream answers encoded (%.60q), though it was asked not to, so its answer can't be searched for the credential", strings.Join(codings, ", "))
 	}
-	res.Body = &trailerScrubber{ReadCloser: scrubber.Body(res.Body, func(int) {}), res: res, scrubber: scrubber}
+	b := &scrubbedReply{w: w, res: res, src: res.Body, scrubber: scrubber}
+	contentType := res.Header.Get("Content-Type")
+	if isGRPC(contentType) && res.ContentLength < 0 {
+		m := scrubber.Messages(w.look())
+		b.messages = m
+		b.r = newGRPCBody(res.Body, m, strings.ToLower(res.Header.Get("Grpc-Encoding")))
+	} else {
+		body := scrubber.Body(res.Body, w.look(), isText(contentType))
+		b.r, b.src = body, body
+	}
+	if res.Body = b; w.scan.NoInjection {
+		return w.holdReply(res, b) // otherwise what looks for injections does
+	}
 	return nil
 }
 
-// trailerScrubber scrubs the trailers, which are known at the body's end.
-type trailerScrubber struct {
-	io.ReadCloser
+// scrubbedReply is the body of an answer without credentials. At its end it scrubs the
+// trailers, which are known then.
+type scrubbedReply struct {
+	w        *inspector
 	res      *http.Response
+	r        io.Reader
+	src      io.Closer
+	messages *credential.Messages // of gRPC
 	scrubber *credential.Scrubber
 }
 
-func (t *trailerScrubber) Read(p []byte) (int, error) {
-	n, err := t.ReadCloser.Read(p)
+func (b *scrubbedReply) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
 	if err == io.EOF {
-		t.scrubber.Header(t.res.Trailer)
+		if herr := b.scrubber.Header(b.res.Trailer, b.w.look()); herr != nil {
+			clear(b.res.Trailer)
+			n, err = 0, herr
+		}
 	}
-	return n, err
+	return n, b.w.reflectedError(err)
+}
+
+func (b *scrubbedReply) Close() error {
+	if b.messages != nil {
+		b.messages.Close()
+	}
+	return b.src.Close()
 }
 
 // gunzip decodes one gzip member after the other. It reads no more than it needs to

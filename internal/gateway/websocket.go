@@ -81,7 +81,7 @@ func newFrameScans(a *admission, w *inspector) (toServer, toClient frameScan, er
 		toClient = frameScan{data: in, control: in.scanControl}
 	}
 	if s := a.scrubber(); s != nil {
-		toClient = scrubFrames(s, toClient)
+		toClient = scrubFrames(w, s, toClient)
 	}
 	return toServer, toClient, nil
 }
@@ -114,6 +114,9 @@ func (m *messageScanner) begin() (err error) {
 	}
 	return err
 }
+
+// Coded says how the next message is encoded.
+func (m *messageScanner) Coded(codings []string) { m.codings = codings }
 
 func (m *messageScanner) exchangeError(err error) error {
 	if err == nil {
@@ -166,11 +169,14 @@ func (m *messageScanner) scanControl(p []byte) error {
 }
 
 // scrubFrames removes credentials before next sees a frame.
-func scrubFrames(s *credential.Scrubber, next frameScan) frameScan {
+func scrubFrames(w *inspector, s *credential.Scrubber, next frameScan) frameScan {
+	m := s.Messages(w.look())
 	return frameScan{
-		data: &scrubbedMessages{s.Messages(), next.data},
+		data: &scrubbedMessages{m, w, next.data},
 		control: func(p []byte) error {
-			s.Bytes(p)
+			if err := m.Control(p); err != nil {
+				return w.reflectedError(err)
+			}
 			if next.control == nil {
 				return nil
 			}
@@ -181,35 +187,41 @@ func scrubFrames(s *credential.Scrubber, next frameScan) frameScan {
 
 type scrubbedMessages struct {
 	*credential.Messages
+	w    *inspector
 	next messageScan // nil: none
 }
 
 func (s *scrubbedMessages) Push(dst, p []byte) ([]byte, error) {
 	if s.next == nil {
-		return s.Messages.Push(dst, p)
+		dst, err := s.Messages.Push(dst, p)
+		return dst, s.w.reflectedError(err)
 	}
 	clean, err := s.Messages.Push(nil, p)
 	if err != nil {
-		return dst, err
+		return dst, s.w.reflectedError(err)
 	}
 	return s.next.Push(dst, clean)
 }
 
 func (s *scrubbedMessages) End(dst []byte) ([]byte, error) {
 	if s.next == nil {
-		return s.Messages.End(dst)
+		dst, err := s.Messages.End(dst)
+		return dst, s.w.reflectedError(err)
 	}
 	clean, err := s.Messages.End(nil)
-	if err == nil {
-		dst, err = s.next.Push(dst, clean)
-	}
 	if err != nil {
+		return dst, s.w.reflectedError(err)
+	}
+	if dst, err = s.next.Push(dst, clean); err != nil {
 		return dst, err
 	}
 	return s.next.End(dst)
 }
 
-func (s *scrubbedMessages) Close() { closeScan(s.next) }
+func (s *scrubbedMessages) Close() {
+	s.Messages.Close()
+	closeScan(s.next)
+}
 
 // closeScan closes a scan that has a Close method.
 func closeScan(m messageScan) {

@@ -17,6 +17,9 @@ const inlineAllow = "gitleaks:allow"
 // maxAsked bounds the findings that one push may ask about.
 const maxAsked = 20
 
+// unreadable is the rule of package scan for what cannot be read to its end.
+const unreadable = "unreadable"
+
 // decide refuses a push because of its findings, unless a person allows all of them.
 func (p *pushing) decide(ctx context.Context, fs []found) error {
 	defer func() {
@@ -39,7 +42,11 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 		return p.refusal(bad)
 	}
 	for _, f := range ask {
-		p.out.say("git gate: %s says %s: waiting for a person outside to decide", f.site(), inlineAllow)
+		why := "says " + inlineAllow
+		if f.Rule == unreadable {
+			why = f.what()
+		}
+		p.out.say("git gate: %s %s: waiting for a person outside to decide", f.site(), why)
 		by, err := p.g.cfg.Ask(ctx, f.allow(p.rp.name))
 		if err != nil {
 			f.Allow = safetext.String(err.Error(), 300)
@@ -57,9 +64,15 @@ func (f *found) mayBeAsked() bool {
 	return f.Where == "file" && f.Commit != "" && f.within() && !f.known
 }
 
-// mayBeAllowed reports whether f may be asked about and its line has the comment.
+// mayBeAllowed reports whether f may be asked about and its line has the comment. A file
+// that can't be read needs none.
 func (f *found) mayBeAllowed() bool {
-	return f.mayBeAsked() && bytes.Contains(f.code, []byte(inlineAllow))
+	return f.closed() || f.mayBeAsked() && bytes.Contains(f.code, []byte(inlineAllow))
+}
+
+// closed reports whether f is a file that can't be read to its end.
+func (f *found) closed() bool {
+	return f.Rule == unreadable && f.Where == "file" && f.Commit != "" && !f.unsearched
 }
 
 // site returns the place of f, in the form of git's own messages.
@@ -71,7 +84,7 @@ func (f *found) site() string {
 	switch f.Where {
 	case "file", "note":
 		s := f.File
-		if f.Line > 0 && f.Rule != "unreadable" {
+		if f.Line > 0 && f.Rule != unreadable {
 			s += fmt.Sprintf(":%d", f.Line)
 		}
 		return fmt.Sprintf("%s in commit %s", s, short)
@@ -92,8 +105,11 @@ func (f *found) site() string {
 
 func (f *found) what() string {
 	s := f.Rule
-	if s == "unreadable" {
-		return "can't be read to its end (packed in itself too often, or encrypted)"
+	if s == unreadable && f.Transform != "" {
+		return "can't be read to its end (" + f.Transform + ")"
+	}
+	if s == unreadable {
+		return "can't be read to its end (packed in itself too often)"
 	}
 	if f.Secret != "" {
 		s += " " + f.Secret
@@ -106,14 +122,20 @@ func (f *found) what() string {
 
 func (p *pushing) refusal(bad []*found) error {
 	var b strings.Builder
-	b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
 	seen := map[string]bool{}
 	said, could := 0, false // findings whose line asks to be allowed; whether any may be asked about
+	secrets := false
 	for _, f := range bad {
 		if f.mayBeAllowed() {
 			said++
 		}
 		could = could || f.mayBeAsked()
+		secrets = secrets || f.Rule != unreadable
+	}
+	if secrets {
+		b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
+	} else {
+		b.WriteString("push refused, nothing was sent: a secret may be where nobody can look\n")
 	}
 	for _, f := range bad {
 		line := "  " + f.site() + ": " + f.what() + "\n"
@@ -130,7 +152,7 @@ func (p *pushing) refusal(bad []*found) error {
 	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again")
 	switch {
 	case p.g.cfg.Ask == nil && said > 0:
-		b.WriteString("\na line that says " + inlineAllow + " needs a person to approve it, and this bottle asks nobody")
+		b.WriteString("\na line that says " + inlineAllow + ", or a file that can't be read, needs a person to approve it, and this bottle asks nobody")
 	case p.g.cfg.Ask == nil:
 	case said > 0:
 		fmt.Fprintf(&b, "\nmore than %d lines say %s, which nobody is asked about in one push: push them in parts", maxAsked, inlineAllow)
@@ -145,6 +167,12 @@ func (f *found) allow(repo string) Allow {
 	a := Allow{
 		Repo: repo, Ref: safetext.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
 		Code: secret.New(f.code),
+	}
+	if f.Rule == unreadable {
+		// The approval is for this content, of which nobody would read a line.
+		a.Line, a.Code = max(f.Line, 1), secret.NewString(f.Object)
+		a.Text = safetext.String(fmt.Sprintf("object %s: it %s", f.Object, f.what()), 500)
+		return a
 	}
 	from := min(f.column, len(f.code))
 	to := min(from+max(f.length, 0), len(f.code))

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/carboy/carboy/internal/gitobject"
 )
 
 // maxOld bounds the findings that are looked up in upstream.
@@ -70,7 +72,7 @@ func (p *pushing) dropOld(ctx context.Context, fs []found) []found {
 // within reports whether all of the finding is on one line, as it is. Whoever knows that
 // line knows the finding.
 func (f *found) within() bool {
-	return f.Line > 0 && !f.indirect && f.Rule != "unreadable" && f.Rule != "pieces-of-secret" &&
+	return f.Line > 0 && !f.indirect && f.Rule != unreadable && f.Rule != "pieces-of-secret" &&
 		len(f.code) < maxLineText && f.length > 0 && f.column+f.length <= len(f.code)
 }
 
@@ -92,10 +94,10 @@ func (h *history) outside(fs []*found) []string {
 			switch {
 			case !ours:
 				out[id] = true
-			case len(c.parents) == 0:
+			case len(c.Parents) == 0:
 				return nil
 			}
-			todo = append(todo, c.parents...)
+			todo = append(todo, c.Parents...)
 		}
 	}
 	return sorted(out)
@@ -126,7 +128,7 @@ func (b *baseObjects) blobAt(ctx context.Context, g *Gate, commit, path, format 
 	if err != nil {
 		return "", err
 	}
-	id := parseCommit(got[commit]).tree
+	id := gitobject.ParseCommit(got[commit]).Tree
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
 		if id == "" {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/carboy/carboy/internal/gitobject"
 )
 
 // lines makes pkt-lines of texts. "0000" and "0001" stand for themselves.
@@ -112,7 +114,7 @@ func FuzzAhead(f *testing.F) {
 			t.Errorf("%d objects of %d bytes", len(a.read), len(pack))
 		}
 		for id := range a.read {
-			if id == (objectID{}) || !long && !bytes.Equal(id[20:], make([]byte, 12)) {
+			if id == (gitobject.ID{}) || !long && !bytes.Equal(id[20:], make([]byte, 12)) {
 				t.Errorf("an id %x", id)
 			}
 		}

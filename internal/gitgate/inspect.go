@@ -3,6 +3,7 @@ package gitgate
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
@@ -43,10 +45,12 @@ type found struct {
 	length   int
 	indirect bool // the value is not in the text as it is, but encoded or split
 	known    bool // it is the value of a known secret
-	ref      string
-	path     string // not made visible
-	code     []byte // the line
-	column   int    // of the finding, in code
+	// unsearched reports that the rest of the text was not even searched as it stands.
+	unsearched bool
+	ref        string
+	path       string // not made visible
+	code       []byte // the line
+	column     int    // of the finding, in code
 }
 
 // inspection scans a push for secrets.
@@ -322,9 +326,9 @@ func (in *inspection) text(s string, what found) error {
 func (in *inspection) read(r io.Reader, what found) error {
 	n := 0
 	s := in.rules.NewScanner(scan.Options{
-		Place: what.Where, Action: scan.Report, Coverage: in.g.coverage, Spare: in.g.spare,
+		Place: what.Where, Action: scan.Report, GoOn: true, Coverage: in.g.coverage, Spare: in.g.spare,
 		OnFinding: func(f scan.Finding) {
-			if f.Warning {
+			if f.Warning && f.Rule != unreadable {
 				return
 			}
 			if n++; n > maxFound {
@@ -358,7 +362,7 @@ func (in *inspection) read(r io.Reader, what found) error {
 			return err
 		}
 		one := what
-		one.Rule, one.indirect = "unreadable", true
+		one.Rule, one.indirect, one.unsearched = unreadable, true, true
 		in.mu.Lock()
 		in.found = append(in.found, one)
 		in.mu.Unlock()
@@ -421,20 +425,11 @@ func (in *inspection) fileNames() error {
 	return flush()
 }
 
-// eachEntry calls f for each entry of a tree: a mode, a space, a name, a zero byte and an
-// id.
+// eachEntry calls f for each entry of a tree.
 func eachEntry(b []byte, format string, f func(mode string, name []byte, id string) error) error {
-	n := idLen(format) / 2
-	for len(b) > 0 {
-		space := bytes.IndexByte(b, ' ')
-		zero := bytes.IndexByte(b, 0)
-		if space < 0 || zero < space || len(b) < zero+1+n {
-			return refused("a tree is malformed")
-		}
-		if err := f(string(b[:space]), b[space+1:zero], fmt.Sprintf("%x", b[zero+1:zero+1+n])); err != nil {
-			return err
-		}
-		b = b[zero+1+n:]
+	err := gitobject.EachEntry(b, idLen(format), func(mode string, name, id []byte) error { return f(mode, name, hex.EncodeToString(id)) })
+	if err == gitobject.ErrTree {
+		return refused("a tree is malformed")
 	}
-	return nil
+	return err
 }

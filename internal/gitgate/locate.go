@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/safetext"
 )
 
@@ -29,7 +30,7 @@ const (
 // history holds the commits, tags and trees of a push.
 type history struct {
 	format  string
-	commits map[string]commit
+	commits map[string]gitobject.CommitHead
 	tags    map[string]string // each with the object that it names
 	trees   map[string][]byte
 	order   []string // commits, in the order of the pack
@@ -39,27 +40,22 @@ type history struct {
 	partial bool     // some trees had no room
 }
 
-type commit struct {
-	tree    string
-	parents []string
-}
-
 func newHistory(format string) *history {
-	return &history{format: format, room: keptTrees, commits: map[string]commit{}, tags: map[string]string{}, trees: map[string][]byte{}}
+	return &history{format: format, room: keptTrees, commits: map[string]gitobject.CommitHead{}, tags: map[string]string{}, trees: map[string][]byte{}}
 }
 
 // add adds an object. It keeps the content of a tree, if there is room.
 func (h *history) add(o object, b []byte) error {
 	switch o.kind {
 	case "commit":
-		c := parseCommit(b)
-		if h.links += len(c.parents); h.links > maxParents {
+		c := gitobject.ParseCommit(b)
+		if h.links += len(c.Parents); h.links > maxParents {
 			return refused("the commits of the push have more than %d parents: push them in parts", maxParents)
 		}
 		h.commits[o.id] = c
 		h.order = append(h.order, o.id)
 	case "tag":
-		h.tags[o.id] = header(b, "object ")
+		h.tags[o.id] = gitobject.TagTarget(b)
 	case "tree":
 		if h.size += int64(len(b)); h.size > h.room {
 			h.trees, h.partial = map[string][]byte{}, true
@@ -85,32 +81,6 @@ func (q *quarantine) readTrees(ctx context.Context, h *history) error {
 	})
 }
 
-// header returns the value of the first header line with the given key.
-func header(b []byte, key string) string {
-	for line := range bytes.Lines(b) {
-		if len(line) <= 1 {
-			break
-		}
-		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			return strings.TrimRight(string(v), "\n")
-		}
-	}
-	return ""
-}
-
-func parseCommit(b []byte) commit {
-	c := commit{tree: header(b, "tree ")}
-	for line := range bytes.Lines(b) {
-		if len(line) <= 1 {
-			break
-		}
-		if v, ok := bytes.CutPrefix(line, []byte("parent ")); ok {
-			c.parents = append(c.parents, strings.TrimRight(string(v), "\n"))
-		}
-	}
-	return c
-}
-
 // oldest returns the commits, parents before children.
 func (h *history) oldest() []string {
 	var out []string
@@ -128,9 +98,9 @@ func (h *history) oldest() []string {
 				stack = stack[:len(stack)-1]
 				continue
 			}
-			if s.next < len(c.parents) {
+			if s.next < len(c.Parents) {
 				s.next++
-				stack = append(stack, step{c.parents[s.next-1], 0})
+				stack = append(stack, step{c.Parents[s.next-1], 0})
 				continue
 			}
 			done[s.id] = true
@@ -187,7 +157,7 @@ func (h *history) places(want map[string]bool) map[string]place {
 		})
 	}
 	for _, id := range h.oldest() {
-		walk(h.commits[id].tree, id, nil, 0)
+		walk(h.commits[id].Tree, id, nil, 0)
 	}
 	return got
 }
@@ -208,7 +178,7 @@ func (h *history) refs(updates []RefUpdate) map[string]string {
 			if t, ok := h.tags[at]; ok {
 				todo = append(todo, t)
 			}
-			todo = append(todo, h.commits[at].parents...)
+			todo = append(todo, h.commits[at].Parents...)
 		}
 	}
 	return of

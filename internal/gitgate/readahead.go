@@ -4,18 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha1" // for git's object ids
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"hash"
 	"io"
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/zlib"
+	"github.com/carboy/carboy/internal/gitobject"
 )
 
 const (
@@ -41,11 +37,8 @@ type readAhead struct {
 	done chan struct{} // closed when reading has ended; the fields below are valid from then on
 	err  error         // not nil: some objects may not have been read to the end
 	took time.Duration // from the first object to the last
-	read map[objectID]struct{}
+	read map[gitobject.ID]struct{}
 }
-
-// objectID is an object id of either format. Zeros follow the shorter one.
-type objectID [sha256.Size]byte
 
 // errAhead ends the reading. git reports what is wrong, if anything is.
 var errAhead = errors.New("the rest of the pack is left to git")
@@ -86,14 +79,11 @@ func (a *readAhead) end() {
 
 // has reports whether the object was read.
 func (a *readAhead) has(id string) bool {
-	var raw objectID
-	if len(id) > hex.EncodedLen(len(raw)) {
+	raw, ok := gitobject.ParseID(id)
+	if !ok {
 		return false
 	}
-	if _, err := hex.Decode(raw[:], []byte(id)); err != nil {
-		return false
-	}
-	_, ok := a.read[raw]
+	_, ok = a.read[raw]
 	return ok
 }
 
@@ -135,12 +125,9 @@ func (a *readAhead) pack(w *readers) {
 	begun := time.Now()
 	defer func() { a.took = time.Since(begun) }()
 	count := binary.BigEndian.Uint32(head[8:])
-	_, _ = r.Discard(12)
-	a.read = map[objectID]struct{}{}
-	p := packReader{r: r, left: a.in.g.cfg.Limits.Unpacked, sum: sha1.New(), refLen: idLen(a.h.format) / 2}
-	if a.h.format == "sha256" {
-		p.sum = sha256.New()
-	}
+	_, _ = r.Discard(gitobject.PackHeader)
+	a.read = map[gitobject.ID]struct{}{}
+	p := packReader{PackReader: gitobject.NewPackReader(r, idLen(a.h.format)), left: a.in.g.cfg.Limits.Unpacked, sum: gitobject.NewHash(idLen(a.h.format)), refLen: idLen(a.h.format) / 2}
 	for range count {
 		if a.object(&p, w) != nil {
 			return
@@ -150,98 +137,48 @@ func (a *readAhead) pack(w *readers) {
 
 // packReader reads the objects of a pack, from the first on.
 type packReader struct {
-	r      *bufio.Reader
-	z      io.ReadCloser // the zlib reader; nil before the first object
-	left   int64         // bytes that may be unpacked
+	*gitobject.PackReader
+	left   int64 // bytes that may be unpacked
 	sum    hash.Hash
 	refLen int
-}
-
-// kinds names the types of objects, by their numbers in a pack.
-var kinds = [8]string{1: "commit", 2: "tree", 3: "blob", 4: "tag", 6: "delta at an offset", 7: "delta of an id"}
-
-// next reads the header of an object. The content can then be read from p.z.
-func (p *packReader) next() (kind byte, size int64, err error) {
-	b, err := p.r.ReadByte()
-	if err != nil {
-		return 0, 0, err
-	}
-	kind, size = b>>4&7, int64(b&15)
-	for shift := 4; b&0x80 != 0; shift += 7 {
-		if b, err = p.r.ReadByte(); err != nil || shift > 50 {
-			return 0, 0, errAhead
-		}
-		size |= int64(b&0x7f) << shift
-	}
-	switch kind {
-	case 1, 2, 3, 4:
-	case 6:
-		for n := 0; ; n++ {
-			if b, err = p.r.ReadByte(); err != nil || n > 9 {
-				return 0, 0, errAhead
-			}
-			if b&0x80 == 0 {
-				break
-			}
-		}
-	case 7:
-		if _, err = p.r.Discard(p.refLen); err != nil {
-			return 0, 0, err
-		}
-	default:
-		return 0, 0, errAhead
-	}
-	if p.left -= size; p.left < 0 {
-		return 0, 0, errAhead
-	}
-	if p.z == nil {
-		p.z, err = zlib.NewReader(p.r)
-	} else {
-		err = p.z.(zlib.Resetter).Reset(p.r, nil)
-	}
-	return kind, size, err
-}
-
-// atEnd returns an error unless the content ends here.
-func (p *packReader) atEnd() error {
-	var one [1]byte
-	if n, err := io.ReadFull(p.z, one[:]); n != 0 || !errors.Is(err, io.EOF) {
-		return errAhead
-	}
-	return nil
 }
 
 // object reads one object. It skips deltas, which git resolves, and large objects, which
 // are better read from git.
 func (a *readAhead) object(p *packReader, w *readers) error {
-	kind, size, err := p.next()
+	e, err := p.Next()
 	if err != nil {
 		return err
 	}
-	o := object{kind: kinds[kind], size: size}
-	if kind > 4 || !o.small() {
-		if n, err := io.Copy(io.Discard, io.LimitReader(p.z, size)); err != nil || n != size {
+	if p.left -= e.Size; p.left < 0 {
+		return errAhead
+	}
+	if err := p.Open(); err != nil {
+		return err
+	}
+	o := object{kind: e.Kind.String(), size: e.Size}
+	if !e.Kind.Whole() || !o.small() {
+		if n, err := io.Copy(io.Discard, io.LimitReader(p, e.Size)); err != nil || n != e.Size {
 			return errAhead
 		}
-		return p.atEnd()
+		return p.End()
 	}
-	b, err := w.hold(size)
+	b, err := w.hold(e.Size)
 	if err != nil {
 		return err
 	}
-	if _, err := io.ReadFull(p.z, *b); err != nil {
+	if _, err := io.ReadFull(p, *b); err != nil {
 		return err
 	}
-	if err := p.atEnd(); err != nil {
+	if err := p.End(); err != nil {
 		return err
 	}
-	var id objectID
-	p.sum.Reset()
-	fmt.Fprintf(p.sum, "%s %d\x00", o.kind, size)
+	var id gitobject.ID
+	gitobject.Begin(p.sum, o.kind, e.Size)
 	_, _ = p.sum.Write(*b)
 	p.sum.Sum(id[:0])
-	o.id = hex.EncodeToString(id[:p.refLen])
-	if kind == 2 {
+	o.id = id.Hex(2 * p.refLen)
+	if e.Kind == gitobject.Tree {
 		err = a.in.tree(o, a.h, bytes.Clone(*b))
 		w.drop(b)
 	} else {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/secret"
 )
 
@@ -104,7 +105,7 @@ func TestReadAhead(t *testing.T) {
 					t.Errorf("%s was read twice", id)
 				}
 			}
-			var one objectID
+			var one gitobject.ID
 			for one = range a.read {
 				break
 			}

@@ -1,6 +1,8 @@
 package gitgate
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,8 +52,95 @@ func TestUnreadBehindAllowed(t *testing.T) {
 			if goes := err == nil; goes != c.goes {
 				t.Fatalf("went on: %v\n%s", goes, out)
 			}
-			if !c.goes && !strings.Contains(out, "can't be read to its end") {
+			if !c.goes && !strings.Contains(out, "known-secret deploy-token") {
 				t.Errorf("does not say why:\n%s", out)
+			}
+		})
+	}
+}
+
+// What can't be read to its end leaves only if a person lets it.
+func TestG1Unreadable(t *testing.T) {
+	t.Parallel()
+	var zipped bytes.Buffer
+	w := zip.NewWriter(&zipped)
+	f, err := w.Create("a.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(f, "ordinary words, and some more of them, and of them")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	archive := func(at int, b ...byte) string {
+		s := bytes.Clone(zipped.Bytes())
+		copy(s[at:], b)
+		return string(s)
+	}
+	seven := "7z\xbc\xaf\x27\x1c\x00\x04\x8d\x9b\xd5\x0f" + strings.Repeat("\x00", 20)
+	deep := strings.Repeat("words\n", 100)
+	for range 8 {
+		deep = string(gzipped(deep))
+	}
+	const (
+		goes, refused, found = "goes", "can't be read to its end", "known-secret deploy-token"
+		nobody               = "needs a person to approve it, and this bottle asks nobody"
+	)
+	yes := func(asked *[]Allow) func(context.Context, Allow) (string, error) {
+		return func(_ context.Context, a Allow) (string, error) { *asked = append(*asked, a); return "me", nil }
+	}
+	no := func(asked *[]Allow) func(context.Context, Allow) (string, error) {
+		return func(_ context.Context, a Allow) (string, error) {
+			*asked = append(*asked, a)
+			return "", errors.New("not this one")
+		}
+	}
+	for name, c := range map[string]struct {
+		file  string
+		ask   func(*[]Allow) func(context.Context, Allow) (string, error)
+		says  string
+		asked int
+	}{
+		"a method that is not read, nobody is asked": {archive(8, 97), nil, nobody, 0},
+		"a method that is not read, refused":         {archive(8, 97), no, "not this one", 1},
+		"a method that is not read, approved":        {archive(8, 97), yes, goes, 2},
+		"encrypted in the local header":              {archive(6, 9), nil, refused, 0},
+		"a local header that is not one":             {archive(0, 'Q'), nil, refused, 0},
+		"7z":                                         {seven, nil, refused, 0},
+		"7z, approved":                               {seven, yes, goes, 1},
+		"too deep":                                   {deep, nil, refused, 0},
+		"too deep, approved":                         {deep, yes, goes, 1},
+		"7z and a secret":                            {seven + knownSecret, yes, found, 0},
+		"too deep and a secret":                      {deep + strings.Repeat("word\n", 20_000) + knownSecret, yes, found, 0},
+		"a zip":                                      {archive(0), no, goes, 0},
+		"what begins like 7z":                        {seven[:8] + "\x00" + seven[9:], no, goes, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked []Allow
+			cfg := Config{
+				Repos: []Repo{{Name: "app", URL: newUpstreamRepo(t)}},
+				Secrets: func() map[string]secret.Value {
+					return map[string]secret.Value{"deploy-token": secret.NewString(knownSecret)}
+				},
+			}
+			if c.ask != nil {
+				cfg.Ask = c.ask(&asked)
+			}
+			_, url := newGate(t, cfg)
+			w := cloneOf(t, url)
+			commitFile(t, w, "f.bin", c.file)
+			out, err := tryGit(t, w, "push", "origin", "trunk")
+			if went := err == nil; went != (c.says == goes) || !went && !strings.Contains(out, c.says) {
+				t.Errorf("went on: %v\n%s", went, out)
+			}
+			if len(asked) != c.asked {
+				t.Errorf("%d questions: %+v", len(asked), asked)
+			}
+			for _, a := range asked {
+				if a.Rule != unreadable || a.File != "f.bin" || a.Line < 1 || a.Commit == "" || !strings.Contains(a.Text, "can't be read to its end") {
+					t.Errorf("%+v", a)
+				}
 			}
 		})
 	}

@@ -20,6 +20,8 @@ const (
 	// GitServe stores, checks and reads packs for the git gate, and serves
 	// upstream repositories on this machine.
 	GitServe
+	// GitLand brings commits that a bottle made into the host's repository.
+	GitLand
 )
 
 // String returns the bare name, or "unknown program".
@@ -76,6 +78,11 @@ var hostPrograms = map[Program]*spec{
 	GitServe: {
 		name:         "git",
 		prepare:      prepareGitServe,
+		addressSpace: 16 << 30,
+	},
+	GitLand: {
+		name:         "git",
+		prepare:      prepareGitLand,
 		addressSpace: 16 << 30,
 	},
 }

@@ -15,7 +15,7 @@ import (
 // dead.
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 
-// markName is in the environment of every command. Its value names the carboy
+// markName names a variable in the environment of every command. Its value names the carboy
 // process (number and start) and the run. It is used only after the supervisor
 // itself was killed, since a hostile process can remove it.
 const markName = "CARBOY_HOSTEXEC"

@@ -88,6 +88,9 @@ func (s *Set) missing(thing, what, name string) error {
 			advice = "did you mean " + near + "? (" + advice + ")"
 		}
 	}
+	if s.old != "" {
+		advice += "; " + s.old + " is a manifest of the old form, which is not read"
+	}
 	e := &MissingError{Thing: thing, Name: name, Advice: advice}
 	for _, u := range s.users {
 		e.Looked = append(e.Looked, u.base+"/"+what)

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/routes"
@@ -20,7 +21,7 @@ var (
 	agentKeys  = []string{"bottle", "skills", "git-gate", "name", "description", "model", "color", "tools", "memory"}
 	vendorKeys = agentKeys[3:]
 	repoKeys   = []string{"url", "identity", "host_key", "key", "token_env", "token_user", "aliases"}
-	limitKeys  = []string{"memory", "pids", "disk", "cpus", "timeout", "output", "egress_bytes"}
+	limitKeys  = []string{"memory", "pids", "disk", "cpus", "timeout", "output", "egress_bytes", "approval"}
 )
 
 // keyProviders lists the sources of deploy keys.
@@ -172,7 +173,11 @@ func (r *reader) envName(v document.Value) Value[string] {
 }
 
 func (r *reader) env(v document.Value) map[string]Value[string] {
-	keys, values := v.Entries()
+	read := v.Entries
+	if r.k == legacy {
+		read = v.EntriesOrEmpty
+	}
+	keys, values := read()
 	if len(keys) == 0 {
 		return nil
 	}
@@ -235,7 +240,12 @@ func (r *reader) noSecret(v document.Value, name, value, advice string) {
 }
 
 func (r *reader) egress(v document.Value) (e Egress) {
-	f := routes.Read(v)
+	dialect := routes.Carboy
+	if r.k == legacy {
+		dialect = routes.BotBottle
+	}
+	f := routes.Read(v, dialect)
+	e.behind = r.k == legacy
 	at := func(p routes.Place, field string) Origin {
 		return Origin{File: v.File(), Line: p.Line, Column: p.Column, Field: "egress." + field}
 	}
@@ -252,8 +262,12 @@ func (r *reader) egress(v document.Value) (e Egress) {
 	return e
 }
 
-// minMemory is the least memory of a bottle, in bytes.
-const minMemory = 64 << 20
+const (
+	// minMemory is the least memory of a bottle, in bytes.
+	minMemory = 64 << 20
+	// maxApproval is the longest that package supervise waits for an answer.
+	maxApproval = 24 * time.Hour
+)
 
 func (r *reader) limits(v document.Value) (l Limits) {
 	m := v.Mapping(limitKeys...)
@@ -265,6 +279,10 @@ func (r *reader) limits(v document.Value) (l Limits) {
 	l.Pids = said(m.Get("pids"), m.Get("pids").Int(0, 1, 1<<22))
 	l.CPUs = said(m.Get("cpus"), m.Get("cpus").Int(0, 1, 4096))
 	l.Timeout = said(m.Get("timeout"), m.Get("timeout").Duration())
+	l.Approval = said(m.Get("approval"), m.Get("approval").Duration())
+	if l.Approval.V > maxApproval {
+		m.Get("approval").Bad("is longer than a day", "")
+	}
 	return l
 }
 

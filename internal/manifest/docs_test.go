@@ -1,8 +1,10 @@
 package manifest
 
 import (
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,10 +43,12 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s: %v", a, e.Warnings)
 		}
 	}
+	_, moved, _ := strings.Cut(string(page), "## Coming from bot-bottle")
+	moved, _, _ = strings.Cut(moved, "\n## ")
 	keysOf, agentsPart, _ := strings.Cut(string(page), "## Keys of an agent")
 	_, keysOf, _ = strings.Cut(keysOf, "## Keys of a bottle")
 	agentsPart, _, _ = strings.Cut(agentsPart, "\n## ")
-	for part, keys := range map[string][]string{keysOf: append(append([]string{}, bottleKeys...), limitKeys...), agentsPart: agentKeys} {
+	for part, keys := range map[string][]string{keysOf: append(append([]string{}, bottleKeys...), limitKeys...), agentsPart: agentKeys, moved: slices.Sorted(maps.Keys(gone))} {
 		for _, k := range keys {
 			if !strings.Contains(part, "`"+k+"`") {
 				t.Errorf("the page has no %s", k)

@@ -118,6 +118,9 @@ func (l *lister) provider() {
 	l.number(settings+"context_window", pi.ContextWindow)
 	l.number(settings+"max_tokens", pi.MaxTokens)
 	l.text(settings+"max_tokens_field", pi.MaxTokensField)
+	if r := pi.SupportsDeveloperRole; r.IsSet() {
+		l.add(settings+"supports_developer_role", r.V, r.From, r.Over)
+	}
 }
 
 func (l *lister) env() {
@@ -190,6 +193,9 @@ func (l *lister) limits() {
 		byMachine("limits.timeout")
 	}
 	l.number("limits.egress_bytes", x.EgressBytes)
+	if x.Approval.IsSet() {
+		l.add("limits.approval", x.Approval.V.String(), x.Approval.From, x.Approval.Over)
+	}
 }
 
 // shown returns a value, hidden if its file has one that looks like a secret, which

@@ -12,6 +12,17 @@ type Listed struct {
 	Err error
 }
 
+// Broken tells why bottles can't be used, by name.
+func (s *Set) Broken(bottles []string) map[string]error {
+	out := map[string]error{}
+	for _, name := range bottles[:min(len(bottles), maxListed)] {
+		if _, err := s.whole(Value[string]{V: name}, nil); err != nil {
+			out[name] = err
+		}
+	}
+	return out
+}
+
 // maxListed bounds the files that are read for a list.
 const maxListed = 500
 

@@ -35,6 +35,9 @@ func TestAgents(t *testing.T) {
 		got[2].Name != "broken" || got[2].Err == nil || got[3].Name != "c" || got[3].Err != nil || got[3].InRepo {
 		t.Errorf("%+v", got)
 	}
+	if broken := s.Broken([]string{"none"}); len(broken) != 1 || broken["none"] == nil {
+		t.Errorf("%v", broken)
+	}
 	if s, err = Open(Where{Config: home + "/c", Home: home}); err != nil {
 		t.Fatal(err)
 	}

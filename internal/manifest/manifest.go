@@ -176,6 +176,8 @@ type Egress struct {
 	// Replaced are routes of earlier bottles to a host of which a later one says
 	// that its connections are of another kind.
 	Replaced []Route
+
+	behind bool // the routes follow those of earlier bottles, as bot-bottle had it
 }
 
 // Route is one of the routes with its place.
@@ -193,6 +195,7 @@ type Limits struct {
 	Memory, Disk, Output, EgressBytes Value[int64] // bytes
 	Pids, CPUs                        Value[int64]
 	Timeout                           Value[time.Duration]
+	Approval                          Value[time.Duration] // the wait for a person's answer
 }
 
 // Agent is a coding agent that works in a bottle.

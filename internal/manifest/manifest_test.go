@@ -152,6 +152,7 @@ limits:
   output: 1MiB
   cpus: 2
   timeout: 90m
+  approval: 10m
   egress_bytes: 5000
 workspace: copy`),
 		"config/agents/rev.md": "---\nbottle: dev\nskills: [a-skill, other]\ngit-gate: {user: {name: Rev}}\nname: Reviewer\ndescription: looks\nmodel: opus\ncolor: red\ntools: [Read, Grep]\nmemory: user\n---\n\n\nLook at it.\n\nWell.\n",
@@ -196,8 +197,9 @@ workspace: copy`),
 		"limits.cpus":                          "2 @ bottles/dev.md:36",
 		"limits.output":                        "1048576 @ bottles/dev.md:35",
 		"limits.timeout":                       "1h30m0s @ bottles/dev.md:37",
-		"limits.egress_bytes":                  "5000 @ bottles/dev.md:38",
-		"workspace":                            "copy @ bottles/dev.md:39",
+		"limits.approval":                      "10m0s @ bottles/dev.md:38",
+		"limits.egress_bytes":                  "5000 @ bottles/dev.md:39",
+		"workspace":                            "copy @ bottles/dev.md:40",
 		"skills[0]":                            "a-skill @ agents/rev.md:3",
 		"skills[1]":                            "other @ agents/rev.md:3",
 		"name":                                 "Reviewer @ agents/rev.md:5",

@@ -41,6 +41,9 @@ type PiSettings struct {
 	ContextWindow          Value[int64]
 	MaxTokens              Value[int64]
 	MaxTokensField         Value[string]
+	// SupportsDeveloperRole says whether the server takes the role developer beside
+	// system.
+	SupportsDeveloperRole Value[bool]
 }
 
 func (r *reader) provider(v document.Value) (p Provider) {
@@ -59,7 +62,12 @@ func (r *reader) provider(v document.Value) (p Provider) {
 	p.AuthToken = r.envName(m.Get("auth_token"))
 	p.ForwardHostCredentials = said(m.Get("forward_host_credentials"), m.Get("forward_host_credentials").Bool(false))
 	s := m.Get("settings").Mapping("startup_args", "command", "resume_command", "provider", "base_url", "api", "models", "api_key", "api_key_env",
-		"context_window", "max_tokens", "max_tokens_field")
+		"context_window", "max_tokens", "max_tokens_field", "supports_developer_role")
+	for _, e := range s.Get("startup_args").List() {
+		if e.IsEmptyText() {
+			e.Bad("is empty", "leave it out: a program may take it for a prompt")
+		}
+	}
 	p.Settings.StartupArgs, p.Settings.Command = r.args(s.Get("startup_args")), r.args(s.Get("command"))
 	p.Settings.ResumeCommand = r.args(s.Get("resume_command"))
 	for _, k := range []string{"command", "resume_command"} {
@@ -83,6 +91,7 @@ func (r *reader) provider(v document.Value) (p Provider) {
 	if f := s.Get("max_tokens_field"); f.Present() {
 		pi.MaxTokensField = said(f, r.word(f, []string{"max_tokens", "max_completion_tokens"}))
 	}
+	pi.SupportsDeveloperRole = said(s.Get("supports_developer_role"), s.Get("supports_developer_role").Bool(false))
 	return p
 }
 
@@ -125,6 +134,7 @@ func (p *Provider) over(src Provider) {
 	over(&d.ContextWindow, s.ContextWindow)
 	over(&d.MaxTokens, s.MaxTokens)
 	over(&d.MaxTokensField, s.MaxTokensField)
+	over(&d.SupportsDeveloperRole, s.SupportsDeveloperRole)
 }
 
 // check reports conflicting settings of the merged bottles.
@@ -148,7 +158,7 @@ func (p *Provider) check() (bad document.Error) {
 		bad = append(bad, p.Template.From.problem("the template command needs settings.command", "settings: {command: [my-agent, '{prompt}']}"))
 	}
 	for _, from := range []Origin{s.Pi.Provider.From, s.Pi.BaseURL.From, s.Pi.API.From, s.Pi.Models.From, s.Pi.APIKey.From,
-		s.Pi.APIKeyEnv.From, s.Pi.ContextWindow.From, s.Pi.MaxTokens.From, s.Pi.MaxTokensField.From} {
+		s.Pi.APIKeyEnv.From, s.Pi.ContextWindow.From, s.Pi.MaxTokens.From, s.Pi.MaxTokensField.From, s.Pi.SupportsDeveloperRole.From} {
 		of(from, "pi")
 	}
 	return bad

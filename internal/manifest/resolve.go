@@ -116,7 +116,7 @@ func (s *Set) whole(name Value[string], path []Value[string]) (*Bottle, error) {
 		whole.over(p)
 	}
 	whole.over(l.bottle)
-	whole.Extends = l.bottle.Extends
+	whole.Extends, whole.Egress.behind = l.bottle.Extends, l.bottle.Egress.behind
 	l.whole = whole
 	return whole, nil
 }
@@ -177,6 +177,7 @@ func (b *Bottle) over(src *Bottle) {
 	over(&l.Pids, o.Pids)
 	over(&l.CPUs, o.CPUs)
 	over(&l.Timeout, o.Timeout)
+	over(&l.Approval, o.Approval)
 }
 
 func (g *Git) over(src Git) {
@@ -215,8 +216,9 @@ func (g *Git) over(src Git) {
 }
 
 // over puts src's routes before e's: the first that a request meets decides, and
-// later bottles win. All stay, but those that are the same, and those of which a
-// later bottle says that connections to their host are of another kind.
+// later bottles win. Those of bot-bottle's files go behind. All stay, but those that are
+// the same, and those of which a later bottle says that connections to their host are of
+// another kind.
 func (e *Egress) over(src Egress) {
 	over(&e.Log, src.Log)
 	if len(src.Routes) == 0 && len(src.Replaced) == 0 {
@@ -237,14 +239,20 @@ func (e *Egress) over(src Egress) {
 			}
 		}
 	}
-	merged := append(make([]Route, 0, len(src.Routes)+len(e.Routes)), src.Routes...)
+	first, then := src.Routes, make([]Route, 0, len(src.Routes)+len(e.Routes))
 	replaced := slices.Clone(e.Replaced)
+	twice := map[Origin]bool{}
 next:
 	for _, r := range e.Routes {
 		for _, o := range same[r.id] {
-			if sameRoute(r, o) {
-				continue next
+			if !sameRoute(r, o) {
+				continue
 			}
+			if src.behind { // r has its place already
+				twice[o.From] = true
+				then = append(then, r)
+			}
+			continue next
 		}
 		for _, p := range r.ports {
 			if by, ok := kinds[p]; ok && kindsOf(by) != kindsOf(r) {
@@ -253,8 +261,12 @@ next:
 				continue next
 			}
 		}
-		merged = append(merged, r)
+		then = append(then, r)
 	}
+	if src.behind {
+		first, then = then, slices.DeleteFunc(slices.Clone(src.Routes), func(r Route) bool { return twice[r.From] })
+	}
+	merged := slices.Concat(first, then)
 	for _, r := range src.Replaced {
 		if !slices.ContainsFunc(replaced, func(o Route) bool { return o.From == r.From }) {
 			replaced = append(replaced, r)

@@ -59,6 +59,7 @@ type Set struct {
 	warned   []document.Problem
 	hidden   map[Origin]bool // what looks like a secret, and was taken
 	files    []File
+	old      string // a manifest of the old form in the current directory; empty: none
 }
 
 // File is a file that was read.
@@ -163,22 +164,17 @@ func (s *Set) isUsers(dir string) bool {
 // stale returns the error about a manifest in the format before directories.
 func (s *Set) stale() error {
 	const name = "bot-bottle.json"
-	old := func(dir string) string {
-		if dir == "" {
-			return ""
-		}
+	has := func(dir, name string) bool {
 		_, err := os.Lstat(filepath.Join(dir, name))
-		_, derr := os.Lstat(filepath.Join(dir, botBottle))
-		if err == nil && errors.Is(derr, fs.ErrNotExist) {
-			return filepath.Join(dir, name)
-		}
-		return ""
+		return dir != "" && err == nil
 	}
-	if f := old(s.where.Home); f != "" {
+	if home := s.where.Home; has(home, name) && !has(home, botBottle) {
+		f := filepath.Join(home, name)
 		return document.Error{{File: f, What: "is a manifest of the old form, which is not read", Advice: "make a file of each bottle, ~/.bot-bottle/bottles/NAME.md, and of each agent, ~/.bot-bottle/agents/NAME.md (carboy init writes examples), and remove this one"}}
 	}
-	if f := old(s.repoReal); f != "" {
-		s.warn(f, "is a manifest of the old form, which is not read", "agents of a repository are .bot-bottle/agents/NAME.md; bottles are the user's own")
+	if has(s.repoReal, name) {
+		s.old = filepath.Join(s.repoReal, name)
+		s.warn(s.old, "is a manifest of the old form, which is not read", "agents of a repository are .bot-bottle/agents/NAME.md; bottles are the user's own")
 	}
 	return nil
 }

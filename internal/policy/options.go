@@ -18,13 +18,26 @@ type Options struct {
 	Opaque bool
 	// Credential is added to requests; zero: none.
 	Credential Credential
+	// OwnCredentials are names of headers, parameters and fields of bodies in which the
+	// agent may send credentials of its own beside it.
+	OwnCredentials []string
 	// Upstream is the server that requests are sent to; zero: the host itself.
 	Upstream Upstream
-	// GitFetch allows git to fetch. Pushing over HTTPS is never allowed.
-	GitFetch bool
+	// GitFetch says whether git may fetch. Pushing over HTTPS is never allowed.
+	GitFetch GitFetch
 	Scan     Scan
 	Caps     Caps
 }
+
+// GitFetch says whether git may fetch on a route.
+type GitFetch uint8
+
+// By default a route without any other option lets git fetch; see [Route.Fetches].
+const (
+	FetchByDefault GitFetch = iota
+	FetchAllowed
+	FetchRefused
+)
 
 // Scheme is the way a credential is written into a request.
 type Scheme string
@@ -149,7 +162,7 @@ func (r Route) WithOptions(o Options) (Route, error) {
 		}{
 			{"matches", len(o.Matches) > 0},
 			{"credential", !o.Credential.IsZero()},
-			{"git", o.GitFetch},
+			{"git", o.GitFetch != FetchByDefault},
 			{"upstream", !o.Upstream.IsZero()},
 			{"requests_per_minute", o.Caps.RequestsPerMinute > 0},
 			{"scan", o.Scan != Scan{}},
@@ -159,6 +172,9 @@ func (r Route) WithOptions(o Options) (Route, error) {
 			}
 		}
 	}
+	if len(o.OwnCredentials) > 0 && o.Credential.IsZero() {
+		return Route{}, errors.New("own_credentials is about a route with a credential: others keep the agent's own")
+	}
 	r.opts = o
 	return r, nil
 }
@@ -166,8 +182,12 @@ func (r Route) WithOptions(o Options) (Route, error) {
 // Plain reports whether the route has no options.
 func (r Route) Plain() bool {
 	o := r.opts
-	return len(o.Matches) == 0 && !o.Opaque && o.Credential.IsZero() && o.Upstream.IsZero() && !o.GitFetch && o.Scan == Scan{} && o.Caps == Caps{}
+	return len(o.Matches) == 0 && !o.Opaque && o.Credential.IsZero() && o.Upstream.IsZero() && o.GitFetch == FetchByDefault && o.Scan == Scan{} && o.Caps == Caps{}
 }
+
+// Fetches reports whether git may fetch on the route. Who allows a host and says nothing
+// more allows it as a whole; who says more says this too.
+func (r Route) Fetches() bool { return r.opts.GitFetch == FetchAllowed || r.Plain() }
 
 // Options returns the route's options.
 func (r Route) Options() Options { return r.opts }

@@ -134,7 +134,7 @@ func TestWithOptions(t *testing.T) {
 	options := map[string]Options{
 		"matches":             {Matches: []Match{{Methods: []string{"GET"}}}},
 		"credential":          {Credential: Credential{Env: "TOKEN"}},
-		"git":                 {GitFetch: true},
+		"git":                 {GitFetch: FetchAllowed},
 		"upstream":            {Upstream: Upstream{Host: "example.org", Port: 443}},
 		"requests_per_minute": {Caps: Caps{RequestsPerMinute: 1}},
 		"scan":                {Scan: Scan{OnMatch: Block}},
@@ -153,7 +153,7 @@ func TestWithOptions(t *testing.T) {
 			t.Errorf("%s on an opaque route: %v", name, err)
 		}
 	}
-	all := Options{Opaque: true, Matches: options["matches"].Matches, GitFetch: true, Scan: Scan{OnMatch: Block}}
+	all := Options{Opaque: true, Matches: options["matches"].Matches, GitFetch: FetchAllowed, Scan: Scan{OnMatch: Block}}
 	for range 20 {
 		if _, err := plain.WithOptions(all); err == nil || !strings.Contains(err.Error(), "can't have matches") {
 			t.Fatalf("several options: %v, want always the first", err)
@@ -162,6 +162,24 @@ func TestWithOptions(t *testing.T) {
 	r, err := plain.WithOptions(Options{Opaque: true, Caps: Caps{BytesOut: 1}})
 	if err != nil || r.Plain() || r.Options().Caps.BytesOut != 1 {
 		t.Errorf("an opaque route with a cap: %+v, %v", r.Options(), err)
+	}
+}
+
+// TestFetches: git fetches where a route allows a host as a whole, or says so.
+func TestFetches(t *testing.T) {
+	plain := allowRoute(t, "example.com")
+	matches := []Match{{Methods: []string{"GET"}}}
+	for _, x := range []struct {
+		o    Options
+		want bool
+	}{
+		{Options{}, true}, {Options{GitFetch: FetchAllowed}, true}, {Options{GitFetch: FetchRefused}, false},
+		{Options{Matches: matches}, false}, {Options{Matches: matches, GitFetch: FetchAllowed}, true}, {Options{Matches: matches, GitFetch: FetchRefused}, false},
+	} {
+		r, err := plain.WithOptions(x.o)
+		if err != nil || r.Fetches() != x.want {
+			t.Errorf("%+v: %t, %v", x.o, r.Fetches(), err)
+		}
 	}
 }
 

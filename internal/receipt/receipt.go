@@ -28,7 +28,7 @@ import (
 const Schema = "carboy.dev/receipt/v1"
 
 // Bounds of the lists in a receipt. The code that fills a list cuts it there and
-// goes on counting; [Receipt.Validate] refuses longer lists.
+// goes on counting; [Parse] and [Receipt.Encode] refuse longer lists.
 const (
 	MaxChanges     = 1000
 	MaxNames       = 1000
@@ -54,7 +54,7 @@ const (
 // maxSize bounds an encoded receipt that [Parse] accepts, in bytes.
 const maxSize = 64 << 20
 
-// Receipt describes one run. The zero value is not valid; see [Receipt.Validate].
+// Receipt describes one run. The zero value is not valid; [Receipt.Encode] refuses it.
 type Receipt struct {
 	Schema string   `json:"schema"` // always Schema
 	ID     store.ID `json:"id"`

@@ -23,8 +23,7 @@ type Style struct {
 	All bool
 	// Width is the number of columns, from 20 to 120; 0 means 80.
 	Width int
-	// ASCII is for a terminal without UTF-8: other characters from inside become
-	// escapes.
+	// ASCII escapes other characters from inside, for a terminal without UTF-8.
 	ASCII bool
 }
 

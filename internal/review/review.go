@@ -142,11 +142,25 @@ func noChanges(m store.Meta) error {
 	return fmt.Errorf("run %s: %w: %s", m.ID, ErrNoChanges, why)
 }
 
+// Refs returns the references of git that a run changed.
+func (c *Reviewer) Refs(ctx context.Context, id store.ID) ([]change.RefChange, error) {
+	s, err := c.Changes(id)
+	if err != nil {
+		return nil, err
+	}
+	return s.Refs(ctx, c.Config.Policy())
+}
+
 // Diff writes the changes of a run to w.
 func (c *Reviewer) Diff(ctx context.Context, id store.ID, w io.Writer, o change.DiffOptions) (change.DiffStat, error) {
 	s, err := c.Changes(id)
 	if err != nil {
 		return change.DiffStat{}, err
+	}
+	if o.Refs == nil && len(o.Paths) == 0 {
+		if o.Refs, err = s.Refs(ctx, c.Config.Policy()); err != nil {
+			return change.DiffStat{}, err
+		}
 	}
 	return s.Diff(w, o)
 }
@@ -167,13 +181,13 @@ func (c *Reviewer) Land(ctx context.Context, id store.ID, o change.LandOptions) 
 	if err != nil {
 		return rep, errors.Join(err, c.NoteReview(ctx, audit.Land, audit.Refused, m, err.Error()))
 	}
-	text := fmt.Sprintf("%d paths landed, %d withheld", len(rep.Landed), len(rep.Withheld))
+	text := fmt.Sprintf("%d paths and %d references landed, %d withheld", len(rep.Landed), len(rep.Refs), len(rep.Withheld))
 	if err := c.NoteReview(ctx, audit.Land, audit.Allowed, m, text); err != nil {
 		return rep, err
 	}
 	_, err = c.Store.Update(ctx, id, func(m *store.Meta) error {
 		m.Changes = store.Partly
-		if done := len(rep.Landed) + len(rep.Already); done >= landable(s) {
+		if done := len(rep.Landed) + len(rep.Already); done >= landable(s) && !rep.RefsLeft {
 			m.Changes = store.Landed
 		}
 		return nil
@@ -210,7 +224,7 @@ func (c *Reviewer) Undo(ctx context.Context, id store.ID, o change.UndoOptions) 
 		}
 		return rep, errors.Join(err, c.NoteReview(ctx, audit.Undo, audit.Refused, m, err.Error()))
 	}
-	return rep, c.NoteReview(ctx, audit.Undo, audit.Allowed, m, fmt.Sprintf("%d paths restored", len(rep.Restored)))
+	return rep, c.NoteReview(ctx, audit.Undo, audit.Allowed, m, fmt.Sprintf("%d paths and %d references restored", len(rep.Restored), len(rep.Refs)))
 }
 
 // SetChanges records the state of a run's changes.

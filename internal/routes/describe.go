@@ -17,6 +17,7 @@ type Description struct {
 	AuthField  string             `json:"auth_field,omitempty"`
 	OAuth      *OAuthDescription  `json:"oauth,omitempty"`
 	Insecure   bool               `json:"insecure,omitempty"`
+	Own        []string           `json:"own_credentials,omitempty"`
 	Git        *GitDescription    `json:"git,omitempty"`
 	Inspect    *bool              `json:"inspect,omitempty"`
 	DLP        *DLPDescription    `json:"dlp,omitempty"`
@@ -96,8 +97,9 @@ func Describe(r policy.Route) Description {
 			}
 		}
 	}
-	if o.GitFetch {
-		d.Git = &GitDescription{Fetch: true}
+	d.Own = o.OwnCredentials
+	if o.GitFetch != policy.FetchByDefault {
+		d.Git = &GitDescription{Fetch: o.GitFetch == policy.FetchAllowed}
 	}
 	if o.Opaque {
 		d.Inspect = new(bool)

@@ -19,6 +19,9 @@ func TestDescribe(t *testing.T) {
     oauth: {token_url: "https://login.example.com/token", client_id: me, refresh_token_file: /home/me/token, scopes: [mail, send], client_auth: body}
   - host: db.example.com:5432/tcp
     limits: {bytes_in: 5}
+  - host: hooks.example.com
+    token_env: HOOKS
+    own_credentials: [X-Hook-Secret, password]
   - host: quiet.example.com
     inspect: false
   - host: trusted.example.com

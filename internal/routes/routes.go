@@ -54,7 +54,7 @@ func Parse(name string, data []byte) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := Read(root)
+	f := Read(root, Carboy)
 	f.Name, f.Sum = name, sha256.Sum256(data)
 	if err := d.Err(); err != nil {
 		return nil, err
@@ -81,9 +81,19 @@ func Load(path string) (*File, error) {
 	return Parse(path, text)
 }
 
+// Dialect says for which program a text was written.
+type Dialect uint8
+
+// BotBottle differs from Carboy where the same words meant something else: an empty list
+// sets no condition, or no detector, and git fetches only where a route says so.
+const (
+	Carboy Dialect = iota
+	BotBottle
+)
+
 // Read parses routes in a part of a document, such as a bottle's egress. It reports
 // errors to the document.
-func Read(v document.Value) *File {
+func Read(v document.Value, d Dialect) *File {
 	m := v.Mapping("log", "routes")
 	f := &File{Log: int(m.Get("log").Int(DefaultLog, 0, 2)), LogAt: Place{m.Get("log").Line(), m.Get("log").Column()}}
 	list := m.Get("routes").List()
@@ -94,7 +104,7 @@ func Read(v document.Value) *File {
 	opaque := map[string]document.Value{}
 	var values []document.Value
 	for _, rv := range list {
-		if r, ok := readRoute(rv, opaque); ok {
+		if r, ok := d.readRoute(rv, opaque); ok {
 			f.Routes, f.At, values = append(f.Routes, r), append(f.At, Place{rv.Line(), rv.Column()}), append(values, rv)
 		}
 	}
@@ -108,10 +118,10 @@ func Read(v document.Value) *File {
 	return f
 }
 
-var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "oauth", "insecure",
+var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "oauth", "insecure", "own_credentials",
 	"git", "inspect", "dlp", "limits", "upstream", "private"}
 
-func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route, bool) {
+func (d Dialect) readRoute(v document.Value, kinds map[string]document.Value) (policy.Route, bool) {
 	m := v.Mapping(routeKeys...)
 	host := m.Need("host")
 	if !host.Present() {
@@ -134,12 +144,16 @@ func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route,
 	}
 	o := policy.Options{
 		Opaque:     !m.Get("inspect").Bool(true),
-		GitFetch:   m.Get("git").Mapping("fetch").Get("fetch").Bool(false),
-		Matches:    readMatches(m.Get("matches")),
+		Matches:    d.readMatches(m.Get("matches")),
 		Credential: readCredential(m),
-		Upstream:   readUpstream(m.Get("upstream")),
-		Scan:       readScan(m.Get("dlp")),
-		Caps:       readCaps(m.Get("limits")),
+
+		OwnCredentials: readNames(m.Get("own_credentials")),
+		Upstream:       readUpstream(m.Get("upstream")),
+		Scan:           d.readScan(m.Get("dlp")),
+		Caps:           readCaps(m.Get("limits")),
+	}
+	if !o.Opaque && r.Protocol() == policy.ProtocolWeb || m.Get("git").Present() {
+		o.GitFetch = d.readGit(m.Get("git"))
 	}
 	if before, ok := kinds[r.String()]; ok && (before.Present() && !before.Bool(true)) != o.Opaque {
 		m.Get("inspect").Bad(fmt.Sprintf("another route for %s says otherwise", r), "a connection is inspected or is not")
@@ -163,16 +177,24 @@ func trimFlag(err error) string {
 	return s
 }
 
-func readMatches(v document.Value) []policy.Match {
-	var out []policy.Match
-	list := v.List()
-	if v.IsList() && len(list) == 0 {
-		v.Bad("an empty list would match nothing", "leave matches out to allow every request")
+func (d Dialect) readGit(v document.Value) policy.GitFetch {
+	fetch := v.Mapping("fetch").Get("fetch")
+	switch {
+	case fetch.Bool(false):
+		return policy.FetchAllowed
+	case fetch.Present() || d == BotBottle:
+		return policy.FetchRefused
 	}
-	for _, mv := range list {
+	return policy.FetchByDefault
+}
+
+func (d Dialect) readMatches(v document.Value) []policy.Match {
+	var out []policy.Match
+	all := false
+	for _, mv := range d.nonEmpty(v) {
 		m := mv.Mapping("paths", "methods", "headers")
-		var match policy.Match
-		for _, p := range nonEmpty(m.Get("paths")) {
+		match := policy.Match{Methods: d.readMethods(m.Get("methods"))}
+		for _, p := range d.nonEmpty(m.Get("paths")) {
 			pm := p.Mapping("type", "value")
 			value := pm.Need("value")
 			kind := map[string]policy.MatchType{"prefix": policy.Prefix, "exact": policy.Exact, "regex": policy.Regexp}[pm.Get("type").OneOf("prefix", "exact", "regex")]
@@ -186,25 +208,11 @@ func readMatches(v document.Value) []policy.Match {
 				value.Bad("is empty", "")
 			}
 		}
-		for _, e := range nonEmpty(m.Get("methods")) {
-			s := e.Text()
-			switch {
-			case s == "":
-			case s == "CONNECT":
-				e.Bad("CONNECT is always refused", "")
-			case !method().MatchString(s):
-				e.Bad(fmt.Sprintf("%.40q is no method", s), "methods are written in capitals")
-			case slices.Contains(match.Methods, s):
-				e.Bad("given twice", "")
-			default:
-				match.Methods = append(match.Methods, s)
-			}
-		}
-		for _, h := range nonEmpty(m.Get("headers")) {
+		for _, h := range d.nonEmpty(m.Get("headers")) {
 			hm := h.Mapping("name", "value", "type")
 			kind := map[string]policy.MatchType{"exact": policy.Exact, "regex": policy.Regexp}[hm.Get("type").OneOf("exact", "regex")]
 			name, value := hm.Need("name"), hm.Need("value")
-			if name.Text() == "" || !value.Present() {
+			if !name.Present() || !value.Present() {
 				continue
 			}
 			if header, err := policy.NewHeaderMatch(kind, name.Text(), value.Text()); err != nil {
@@ -213,25 +221,61 @@ func readMatches(v document.Value) []policy.Match {
 				match.Headers = append(match.Headers, header)
 			}
 		}
-		if !m.Get("paths").Present() && !m.Get("methods").Present() && !m.Get("headers").Present() {
-			mv.Bad("matches every request", "leave it out, or name paths, methods or headers")
+		if len(match.Paths)+len(match.Methods)+len(match.Headers) == 0 {
+			all = true
+			if d != BotBottle && mv.IsEmpty() {
+				mv.Bad("matches every request", "leave it out, or name paths, methods or headers")
+			}
 		}
 		out = append(out, match)
+	}
+	if all {
+		return nil
 	}
 	return out
 }
 
-// nonEmpty returns a list. An empty list is an error, because it would mean
-// everything.
-func nonEmpty(v document.Value) []document.Value {
+// readMethods reads methods in any case. A method that is none is not let through
+// unseen: it would be a condition that no request meets.
+func (d Dialect) readMethods(v document.Value) []string {
+	var out []string
+	for _, e := range d.nonEmpty(v) {
+		s := strings.ToUpper(e.Text())
+		switch {
+		case s == "" && !e.IsEmptyText():
+		case s == "CONNECT":
+			e.Bad("CONNECT is always refused", "")
+		case !slices.Contains(methods, s):
+			advice := "known: " + strings.Join(methods, ", ")
+			if near := document.Nearest(s, methods); near != "" {
+				advice = "did you mean " + near + "?"
+			}
+			e.Bad(fmt.Sprintf("%.40q is no method", s), advice)
+		case slices.Contains(out, s):
+			e.Bad("given twice", "")
+		default:
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// methods lists the methods that a route may name: those of IANA's registry but CONNECT,
+// and two that servers are known to take (LIST, PURGE).
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE",
+	"ACL", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "LABEL", "LINK", "LIST", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR",
+	"MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE", "ORDERPATCH", "PROPFIND", "PROPPATCH", "PURGE", "QUERY", "REBIND", "REPORT", "SEARCH",
+	"UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL"}
+
+// nonEmpty returns a list. In carboy's files an empty one is an error: one reader takes
+// it for everything, and another for nothing.
+func (d Dialect) nonEmpty(v document.Value) []document.Value {
 	l := v.List()
-	if v.IsList() && len(l) == 0 {
+	if v.IsList() && len(l) == 0 && d != BotBottle {
 		v.Bad("an empty list would match nothing", "leave it out to match everything")
 	}
 	return l
 }
-
-var method = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z_-]{0,23}$`) })
 
 func readCredential(m document.Mapping) policy.Credential {
 	scheme, env, name := m.Get("auth_scheme"), m.Get("token_env"), m.Get("credential")
@@ -252,7 +296,7 @@ func readCredential(m document.Mapping) policy.Credential {
 		name.Bad("token_env and credential are both given", "keep one")
 	}
 	c := policy.Credential{
-		Scheme: policy.Scheme(scheme.OneOf(Schemes...)), Env: env.Text(), Name: name.Text(),
+		Scheme: policy.Scheme(scheme.OneOfFold(Schemes...)), Env: env.Text(), Name: name.Text(),
 		Field: field.Text(), Insecure: insecure.Bool(false),
 	}
 	if c.Scheme == "oauth2" {
@@ -288,7 +332,7 @@ func readOAuth(m document.Mapping, flow document.Value) policy.Credential {
 		TokenURL: url.Text(), ClientID: id.Text(), SecretEnv: f.Get("client_secret_env").Text(), File: file.Text(),
 		InBody: f.Get("client_auth").OneOf("basic", "body") == "body",
 	}
-	if !scheme.Present() || scheme.Text() != "oauth2" {
+	if !scheme.Present() || !strings.EqualFold(scheme.Text(), "oauth2") {
 		flow.Bad("is about auth_scheme: oauth2", "")
 	}
 	for _, v := range []document.Value{m.Get("credential"), m.Get("auth_field")} {
@@ -314,7 +358,7 @@ func readOAuth(m document.Mapping, flow document.Value) policy.Credential {
 	}
 	var scopes []string
 	if sv := f.Get("scopes"); sv.Present() {
-		for _, v := range nonEmpty(sv) {
+		for _, v := range Carboy.nonEmpty(sv) {
 			if s := v.Text(); s != "" && strings.Trim(s, scopeBytes) != "" {
 				v.Bad("is no scope", "one scope without spaces for each entry")
 			} else {
@@ -331,6 +375,25 @@ const scopeBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) })
 
+// readNames reads names of headers, parameters or fields.
+func readNames(v document.Value) (out []string) {
+	if !v.Present() {
+		return nil
+	}
+	for _, e := range Carboy.nonEmpty(v) {
+		switch s := e.Text(); {
+		case s == "":
+		case len(s) > 100 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+			e.Bad("is no name of a header, parameter or field", "")
+		case slices.Contains(out, s):
+			e.Bad("given twice", "")
+		default:
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 func readUpstream(v document.Value) policy.Upstream {
 	if v.Text() == "" {
 		return policy.Upstream{}
@@ -342,18 +405,18 @@ func readUpstream(v document.Value) policy.Upstream {
 	return u
 }
 
-func readScan(v document.Value) policy.Scan {
+func (d Dialect) readScan(v document.Value) policy.Scan {
 	m := v.Mapping("outbound_detectors", "inbound_detectors", "outbound_on_match")
 	var s policy.Scan
 	if out := m.Get("outbound_detectors"); out.Present() {
-		on := detectors(out, "token_patterns", "known_secrets", "entropy")
+		on := d.detectors(out, "token_patterns", "known_secrets", "entropy")
 		s.NoTokens, s.NoSecrets, s.Entropy = !on["token_patterns"], !on["known_secrets"], on["entropy"]
-		if len(on) == 0 && m.Get("outbound_on_match").Present() {
+		if len(on) == 0 && m.Get("outbound_on_match").Present() && d != BotBottle {
 			m.Get("outbound_on_match").Bad("nothing is looked for", "")
 		}
 	}
 	if in := m.Get("inbound_detectors"); in.Present() {
-		s.NoInjection = !detectors(in, "naive_injection_detection")["naive_injection_detection"]
+		s.NoInjection = !d.detectors(in, "naive_injection_detection")["naive_injection_detection"]
 	}
 	switch m.Get("outbound_on_match").OneOf("supervise", "block", "redact") {
 	case "block":
@@ -365,12 +428,15 @@ func readScan(v document.Value) policy.Scan {
 }
 
 // detectors reads false, or a list of these names.
-func detectors(v document.Value, names ...string) map[string]bool {
+func (d Dialect) detectors(v document.Value, names ...string) map[string]bool {
 	on := map[string]bool{}
 	if v.IsFalse() {
 		return on
 	}
-	for _, e := range nonEmpty(v) {
+	if v.IsEmpty() && v.IsList() && d != BotBottle {
+		v.Bad("an empty list would look for nothing", "write false if that is meant")
+	}
+	for _, e := range v.List() {
 		s := e.Text()
 		switch {
 		case s == "":

@@ -1,7 +1,9 @@
 package routes
 
 import (
+	"encoding/json"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -92,7 +94,7 @@ func TestExample(t *testing.T) {
 	if o.Scan != (policy.Scan{NoTokens: true, Entropy: true, NoInjection: true, OnMatch: policy.Redact}) {
 		t.Errorf("%+v", o.Scan)
 	}
-	if c := f.Routes[0].Options().Credential; c != (policy.Credential{Scheme: "bearer", Env: "API_KEY"}) || !f.Routes[3].Options().GitFetch {
+	if c := f.Routes[0].Options().Credential; c != (policy.Credential{Scheme: "bearer", Env: "API_KEY"}) || f.Routes[3].Options().GitFetch != policy.FetchAllowed {
 		t.Errorf("%+v", c)
 	}
 }
@@ -133,7 +135,14 @@ func TestRefused(t *testing.T) {
 		{"routes: [{host: a.com, matches: [{}]}]", "matches every request"},
 		{"routes: [{host: a.com, matches: [{methods: []}]}]", "would match nothing"},
 		{"routes: [{host: a.com, matches: [{paths: []}]}]", "would match nothing"},
-		{"routes: [{host: a.com, matches: [{methods: [get]}]}]", "capitals"},
+		{"routes: [{host: a.com, matches: [{methods: [GTE]}]}]", "did you mean GET?"},
+		{"routes: [{host: a.com, matches: [{methods: [frobnicate]}]}]", "is no method; known: GET, HEAD,"},
+		{"routes: [{host: a.com, matches: [{methods: ['']}]}]", "is no method"},
+		{"routes: [{host: a.com, matches: [{methods: [GET, get]}]}]", "twice"},
+		{"routes: [{host: a.com, matches: [{headers: [{name: '', value: x}]}]}]", "no header name"},
+		{"routes: [{host: a.com, inspect: false, git: {fetch: false}}]", "opaque route can't have git"},
+		{"routes: [{host: a.com, dlp: {outbound_detectors: []}}]", "would look for nothing; write false"},
+		{"routes: [{host: a.com, dlp: {inbound_detectors: []}}]", "would look for nothing; write false"},
 		{"routes: [{host: a.com, matches: [{methods: [CONNECT]}]}]", "always refused"},
 		{"routes: [{host: a.com, matches: [{methods: [GET, GET]}]}]", "twice"},
 		{"routes: [{host: a.com, matches: [{paths: [{value: /a/../b}]}]}]", "ambiguous"},
@@ -145,6 +154,10 @@ func TestRefused(t *testing.T) {
 		{"routes: [{host: a.com, auth_scheme: bearer}]", "token_env"},
 		{"routes: [{host: a.com, auth_scheme: digest, token_env: A}]", "none of"},
 		{"routes: [{host: a.com, auth_scheme: header, token_env: A}]", "needs auth_field"},
+		{"routes: [{host: a.com, own_credentials: [password]}]", "own_credentials is about a route with a credential"},
+		{"routes: [{host: a.com, token_env: A, own_credentials: []}]", "an empty list"},
+		{"routes: [{host: a.com, token_env: A, own_credentials: [a b]}]", "is no name of a header"},
+		{"routes: [{host: a.com, token_env: A, own_credentials: [x, x]}]", "given twice"},
 		{"routes: [{host: a.com, auth_scheme: bearer, auth_field: X, token_env: A}]", "only header and query"},
 		{"routes: [{host: a.com, token_env: A, credential: b}]", "both given"},
 		{"routes: [{host: a.com, token_env: 'a b'}]", "no name"},
@@ -198,6 +211,65 @@ func TestRefused(t *testing.T) {
 	} {
 		if _, err := Parse("r.yaml", []byte(text)); err == nil || strings.Contains(err.Error(), value[:8]) || strings.Contains(err.Error(), "sk-1") || !strings.Contains(err.Error(), "the value itself") {
 			t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestCase: methods and schemes are taken in any case, and what was meant is compared.
+func TestCase(t *testing.T) {
+	for _, text := range []string{
+		"routes: [{host: a.com, auth_scheme: Bearer, token_env: A, matches: [{methods: [get, Propfind]}]}]",
+		"routes: [{host: a.com, auth_scheme: BEARER, token_env: A, matches: [{methods: [GET, PROPFIND]}]}]",
+	} {
+		f, err := Parse("r.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tab, err := policy.Compile(f.Routes...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := f.Routes[0].Options().Credential.Scheme; s != "bearer" {
+			t.Errorf("%s: scheme %s", text, s)
+		}
+		for method, want := range map[string]bool{"GET": true, "PROPFIND": true, "POST": false, "get": false} {
+			if v := tab.DecideRequest("a.com", 443, &policy.Request{Method: method, Path: "/"}); v.Allowed != want {
+				t.Errorf("%s: %s: %t", text, method, v.Allowed)
+			}
+		}
+	}
+	oauth := "routes: [{host: a.com, auth_scheme: OAuth2, token_env: A, oauth: {token_url: 'https://b.com/t', client_id: x}}]"
+	if _, err := Parse("r.yaml", []byte(oauth)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGitFetch: who says more than a host says whether git may fetch, and false is obeyed.
+// A description says it as the route does.
+func TestGitFetch(t *testing.T) {
+	for text, want := range map[string]bool{
+		"{host: a.com}":                                                  true,
+		"{host: a.com, git: {}}":                                         true,
+		"{host: a.com, git: {fetch: true}}":                              true,
+		"{host: a.com, git: {fetch: false}}":                             false,
+		"{host: a.com, limits: {bytes_out: 1}}":                          false,
+		"{host: a.com, matches: [{methods: [GET]}]}":                     false,
+		"{host: a.com, git: {fetch: true}, matches: [{methods: [GET]}]}": true,
+	} {
+		f, err := Parse("r.yaml", []byte("routes: ["+text+"]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Routes[0].Fetches(); got != want {
+			t.Errorf("%s: %t", text, got)
+		}
+		b, err := json.Marshal(map[string]any{"routes": []Description{Describe(f.Routes[0])}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse("again.yaml", b)
+		if err != nil || !reflect.DeepEqual(again.Routes[0].Options(), f.Routes[0].Options()) {
+			t.Errorf("%s: described as %s: %v", text, b, err)
 		}
 	}
 }

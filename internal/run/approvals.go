@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/egresslog"
@@ -76,12 +75,12 @@ func (p *approver) Allow(ctx context.Context, r tools.Route) (tools.Decision, er
 }
 
 // Block implements tools.Host.
-func (p *approver) Block(ctx context.Context, host, reason string) (tools.Decision, error) {
+func (p *approver) Block(ctx context.Context, r tools.Route) (tools.Decision, error) {
 	a := p.approvals.Load()
 	if a == nil {
 		return tools.Decision{}, fault.ErrNobody
 	}
-	return a.block(ctx, host, reason)
+	return a.block(ctx, r)
 }
 
 // Done implements tools.Host.
@@ -102,12 +101,13 @@ type approvals struct {
 
 	mu      sync.Mutex
 	decided decided
-	past    map[string]*pastRefusal
 	records map[supervise.ID]supervise.Record
 	signals []receipt.Signal
 	left    int // records that did not fit
 	over    bool
 	pending sync.WaitGroup // calls of ask that have not returned
+
+	refused, allowed past
 }
 
 // decided is the content of decided.json: the decisions in force for the bottle's life.
@@ -133,20 +133,7 @@ const (
 	keyBytes    = 32
 	maxValues   = 1000
 	maxAdded    = 500
-	// maxPast bounds the refusals of the last hour that are remembered.
-	maxPast = 2000
-	pastFor = time.Hour
 )
-
-// pastRefusal is a request, a connection or a name that was refused.
-type pastRefusal struct {
-	what    string
-	host    string
-	port    uint16
-	request *policy.Request // nil: it did not get so far
-	count   int
-	last    time.Time
-}
 
 // readDecided returns the decisions of a bottle's earlier runs.
 func readDecided(l *store.BottleLock) (d decided, err error) {
@@ -209,7 +196,7 @@ func (s *Session) openApprovals() error {
 	if s.approver == nil {
 		return nil
 	}
-	a := &approvals{s: s, past: map[string]*pastRefusal{}, records: map[supervise.ID]supervise.Record{}}
+	a := &approvals{s: s, records: map[supervise.ID]supervise.Record{}}
 	name := string(s.run.ID())
 	var rules *supervise.Policy
 	var err error
@@ -428,38 +415,56 @@ func (a *approvals) words(o supervise.Outcome) string {
 // ownNames is the domain of carboy's own names.
 const ownNames = "carboy.internal"
 
-// allow proposes a route that the agent asks for.
-func (a *approvals) allow(ctx context.Context, r tools.Route) (tools.Decision, error) {
-	type match struct {
-		Paths   []routes.ValueDescription `json:"paths,omitempty"`
-		Methods []string                  `json:"methods,omitempty"`
-	}
-	want := map[string]any{"host": r.Host}
-	if len(r.Paths)+len(r.Methods) > 0 {
-		m := match{Methods: r.Methods}
-		for _, p := range r.Paths {
-			m.Paths = append(m.Paths, routes.ValueDescription{Type: "prefix", Value: p})
+// wanted returns the routes that the agent asks for.
+func (a *approvals) wanted(r tools.Route) ([]policy.Route, error) {
+	text := []byte(r.YAML)
+	if r.YAML == "" {
+		type match struct {
+			Paths   []routes.ValueDescription `json:"paths,omitempty"`
+			Methods []string                  `json:"methods,omitempty"`
 		}
-		want["matches"] = []match{m}
-	}
-	text, err := json.Marshal(map[string]any{"routes": []any{want}})
-	if err != nil {
-		return tools.Decision{}, err
+		want := map[string]any{"host": r.Host}
+		if len(r.Paths)+len(r.Methods) > 0 {
+			m := match{Methods: r.Methods}
+			for _, p := range r.Paths {
+				m.Paths = append(m.Paths, routes.ValueDescription{Type: "prefix", Value: p})
+			}
+			want["matches"] = []match{m}
+		}
+		var err error
+		if text, err = json.Marshal(map[string]any{"routes": []any{want}}); err != nil {
+			return nil, err
+		}
 	}
 	f, err := routes.Parse("egress-allow", text)
 	if err != nil {
-		return tools.Decision{}, errors.New(a.told(err.Error()))
+		return nil, errors.New(a.told(err.Error()))
 	}
-	if name := f.Routes[0].Host(); name == ownNames || strings.HasSuffix(name, "."+ownNames) {
-		return tools.Decision{}, fmt.Errorf("%s is a name of carboy's own, of which no route speaks", safetext.String(name, 260))
-	}
-	table, before := a.inForce()
-	for _, b := range before {
-		if sameRoute(b, routes.Describe(f.Routes[0])) {
-			return tools.Decision{Message: "This route is in force already."}, nil
+	for _, r := range f.Routes {
+		if name := r.Host(); name == ownNames || strings.HasSuffix(name, "."+ownNames) {
+			return nil, fmt.Errorf("%s is a name of carboy's own, of which no route speaks", safetext.String(name, 260))
 		}
 	}
-	p, err := supervise.NewEgressAllow(f.Routes, before, a.wouldAllow(table, f.Routes))
+	return f.Routes, nil
+}
+
+// allow proposes the routes that the agent asks for and that are not in force. It may
+// repeat those that are, in the form in which it sees them.
+func (a *approvals) allow(ctx context.Context, r tools.Route) (tools.Decision, error) {
+	rs, err := a.wanted(r)
+	if err != nil {
+		return tools.Decision{}, err
+	}
+	table, before := a.inForce()
+	rs = slices.DeleteFunc(rs, func(r policy.Route) bool {
+		return slices.ContainsFunc(table.Routes(), func(b policy.Route) bool {
+			return sameRoute(routes.Describe(b), routes.Describe(r)) || sameRoute(gateway.Shown(b), routes.Describe(r))
+		})
+	})
+	if len(rs) == 0 {
+		return tools.Decision{Message: "This route is in force already."}, nil
+	}
+	p, err := supervise.NewEgressAllow(rs, before, a.wouldAllow(table, rs))
 	if err != nil {
 		return tools.Decision{}, errors.New(a.told(err.Error()))
 	}
@@ -493,19 +498,35 @@ func (a *approvals) allow(ctx context.Context, r tools.Route) (tools.Decision, e
 	return a.decision(o, err, "The request can be made again now: "+strings.Join(now, ", ")+" may be reached.")
 }
 
-// block proposes to remove the routes to a host.
-func (a *approvals) block(ctx context.Context, host, reason string) (tools.Decision, error) {
-	_, before := a.inForce()
-	var gone []routes.Description
-	for _, b := range before {
-		if strings.EqualFold(b.Host, strings.TrimSpace(host)) {
-			gone = append(gone, b)
+// block proposes to remove the routes to hosts.
+func (a *approvals) block(ctx context.Context, r tools.Route) (tools.Decision, error) {
+	hosts := []string{r.Host}
+	if r.YAML != "" {
+		hosts = nil
+		rs, err := a.wanted(r)
+		if err != nil {
+			return tools.Decision{}, err
+		}
+		for _, r := range rs {
+			hosts = append(hosts, r.String())
 		}
 	}
-	if len(gone) == 0 {
-		return tools.Decision{}, fmt.Errorf("no route in force has the host %s; list-egress-routes tells those that are", strconv.Quote(safetext.String(host, 100)))
+	table, before := a.inForce()
+	var gone []routes.Description
+	rules := map[string]bool{}
+	for _, host := range hosts {
+		n := len(gone)
+		for i, b := range before {
+			if strings.EqualFold(b.Host, strings.TrimSpace(host)) && !slices.ContainsFunc(gone, func(g routes.Description) bool { return sameRoute(g, b) }) {
+				gone = append(gone, b)
+				rules[table.Routes()[i].Rule()] = true
+			}
+		}
+		if len(gone) == n && !slices.ContainsFunc(gone, func(g routes.Description) bool { return strings.EqualFold(g.Host, host) }) {
+			return tools.Decision{}, fmt.Errorf("no route in force has the host %s; list-egress-routes tells those that are", strconv.Quote(safetext.String(host, 100)))
+		}
 	}
-	o, err := ask(ctx, a, supervise.EgressBlock{Routes: gone, Before: before}, draft("egress-block", reason), func(ok supervise.Approval[supervise.EgressBlock]) error {
+	o, err := ask(ctx, a, supervise.EgressBlock{Routes: gone, Before: before, Past: a.didAllow(rules)}, draft("egress-block", r.Reason), func(ok supervise.Approval[supervise.EgressBlock]) error {
 		return a.reroute(ok.Outcome(), func(d *decided) error {
 			for _, r := range ok.Payload().Routes {
 				d.Added = slices.DeleteFunc(d.Added, func(x supervise.RouteAdded) bool {
@@ -602,72 +623,6 @@ func (s *Session) decidedOver(base []policy.Route) (*policy.Table, error) {
 		}
 	}
 	return policy.Compile(base...)
-}
-
-// refused remembers what was refused, for an hour. It was cleaned of secrets.
-func (a *approvals) refused(r *egresslog.Record) {
-	p := &pastRefusal{host: r.Host, port: r.Port}
-	switch r.Kind {
-	case egresslog.Request:
-		p.request = &policy.Request{Method: r.Method, Path: r.Path}
-		p.what = fmt.Sprintf("%s %s:%d%s", r.Method, r.Host, r.Port, r.Path)
-	case egresslog.Connection:
-		p.what = fmt.Sprintf("connect %s:%d", r.Host, r.Port)
-	case egresslog.Name:
-		p.what = "resolve " + r.Host
-	default:
-		return
-	}
-	p.what = fault.Fit(safetext.String(p.what, 900), 1024)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	old := a.past[p.what]
-	if old == nil {
-		if len(a.past) >= maxPast {
-			a.forget()
-		}
-		if len(a.past) >= maxPast {
-			return
-		}
-		a.past[p.what], old = p, p
-	}
-	old.count++
-	if c := int(min(r.Count, 1<<30)); c > old.count {
-		old.count = c
-	}
-	old.last = time.Now()
-}
-
-// forget drops what is older than an hour.
-func (a *approvals) forget() {
-	maps.DeleteFunc(a.past, func(_ string, p *pastRefusal) bool { return time.Since(p.last) > pastFor })
-}
-
-// wouldAllow returns the refusals of the last hour that rs would have allowed.
-func (a *approvals) wouldAllow(before *policy.Table, rs []policy.Route) []supervise.PastRequest {
-	after, err := policy.Compile(append(before.Routes(), rs...)...)
-	if err != nil {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.forget()
-	allowed := func(t *policy.Table, p *pastRefusal) bool {
-		switch {
-		case p.request != nil:
-			return t.DecideRequest(p.host, p.port, p.request).Allowed
-		case p.port != 0:
-			return t.Decide(p.host, p.port).Allowed
-		}
-		return t.DecideName(p.host).Allowed
-	}
-	var out []supervise.PastRequest
-	for _, k := range slices.Sorted(maps.Keys(a.past)) {
-		if p := a.past[k]; allowed(after, p) && !allowed(before, p) && len(out) < 50 {
-			out = append(out, supervise.PastRequest{What: p.what, Count: p.count})
-		}
-	}
-	return out
 }
 
 // signal records the agent's own report of its work.

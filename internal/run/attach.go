@@ -28,7 +28,7 @@ const (
 	attachTerminal = "Carboy-Terminal" // of the answer: the command has one
 	// replayed bounds the earlier output that a new watcher gets, in bytes.
 	replayed = 64 << 10
-	// How far one may be behind, in bytes and in pieces.
+	// Bounds of the output that a watcher has not read yet, in bytes and in pieces.
 	attachBehind = 1 << 20
 	attachPieces = 4096
 	maxAttached  = 16
@@ -122,7 +122,7 @@ func (a *audience) serve(o *onlooker) {
 	}
 }
 
-// close ends it: each gets what is queued for him, and then the end.
+// close ends the audience: each watcher gets the output queued for it, then end of file.
 func (a *audience) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,15 +179,14 @@ func (s *Session) redraw() {
 	}
 }
 
-// AttachOptions say where what a run's command writes goes, and whose keys are its
-// keys.
+// AttachOptions sets where the output of a run's command goes, and who sends its keys.
 type AttachOptions struct {
 	Stdin  *os.File // a terminal, or nil: only look
 	Stdout io.Writer
 }
 
-// Attach shows what the command of a run wrote last and writes, and where it has a
-// terminal and Stdin is one, passes keys on. It ends with the run, with ctx, or when
+// Attach shows the last output of a run's command and follows it. If the command has a
+// terminal and Stdin is one, it passes keys on. It ends with the run, with ctx, or when
 // "~." is typed at the beginning of a line.
 func (c *Runner) Attach(ctx context.Context, m store.Meta, o AttachOptions) error {
 	conn, in, resp, err := upgrade(ctx, m, "/v1/attach", attachProtocol)

@@ -24,8 +24,8 @@ import (
 // receipt counts all of them, and the log says how many were left out.
 const maxDenials = 1000
 
-// maxLeft bounds the pushes that were not refused, apart from those: else a command
-// could have itself refused until nobody notes any more what leaves.
+// maxLeft bounds the records of pushes that were not refused, apart from those of
+// refusals: else a command could cause refusals until no push is recorded any more.
 const maxLeft = 10_000
 
 // denials is the queue between the packet path, which must not wait for a
@@ -83,7 +83,7 @@ func (d *denials) room(ev *audit.Event) bool {
 	return true
 }
 
-// missed counts refusals that nobody was told of.
+// missed counts refusals that were not recorded.
 func (d *denials) missed(n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,8 +133,8 @@ func (s *Session) event(kind audit.Kind, decision audit.Decision) audit.Event {
 
 func (s *Session) text(t string) audit.Text { return audit.Redact(s.Redactor, t) }
 
-// RedactorFor knows the credentials, and the values that the user put into the
-// bottle under names that say "secret", so that no record repeats them.
+// RedactorFor returns a redactor of the credentials and of the values that the user put
+// into the bottle under names that say "secret", so that no record repeats them.
 func (c *Runner) RedactorFor(p *plan.Plan, o *plan.Options) (*secret.Redactor, error) {
 	known := marks(p.Credentials)
 	for name, v := range p.Secrets.Values {
@@ -166,7 +166,7 @@ func (c *Runner) RedactorFor(p *plan.Plan, o *plan.Options) (*secret.Redactor, e
 	return secret.NewRedactor(known)
 }
 
-// marks are the credentials by the names that stand in their place.
+// marks returns the credentials by the names that replace them.
 func marks(c *plan.Credentials) map[string]secret.Value {
 	out := map[string]secret.Value{}
 	for name, v := range c.Values {
@@ -178,7 +178,7 @@ func marks(c *plan.Credentials) map[string]secret.Value {
 }
 
 // noteStart records, before the command's first instruction, that it may run
-// and how it is held. Nothing runs that the log could not take.
+// and in which sandbox. If the log can't be written, the command does not run.
 func (s *Session) noteStart(ctx context.Context) error {
 	run := s.event(audit.RunStarted, audit.Allowed)
 	run.Subject = s.text(strings.Join(s.o.Command, " "))
@@ -199,9 +199,9 @@ func (s *Session) noteStart(ctx context.Context) error {
 	return err
 }
 
-// noteEnd records how the run ended and what its receipt says, and keeps the
-// signed checkpoint with the run: against it a log is found that was put back
-// or written anew.
+// noteEnd records how the run ended and what its receipt says. It keeps the signed
+// checkpoint with the run, which shows later whether the log was replaced by an older
+// or another one.
 func (s *Session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 	dropped, err := s.denials.flush()
 	var events []audit.Event
@@ -247,7 +247,7 @@ func (s *Session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 // host and credential.
 const maxServed = 200
 
-// served sums up the requests that were allowed: each would drown the refusals.
+// served records the allowed requests as sums: one record each would hide the refusals.
 func (s *Session) served() []audit.Event {
 	var out []audit.Event
 	left := int64(0)

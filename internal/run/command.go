@@ -151,8 +151,8 @@ type reading struct {
 // bottle that is ending can't be read either, but that is over sooner.
 const unreadFor = 10 * time.Second
 
-// watchMemory reads what the bottle uses until ctx ends. When that has failed
-// for too long, the last reading says so.
+// watchMemory reads the bottle's usage until ctx ends. When reading has failed for too
+// long, it sends the error as its last reading.
 func (s *Session) watchMemory(ctx context.Context) <-chan reading {
 	raw := make(chan reading)
 	go func() { // ends with ctx or, when a reading hangs, with the bottle
@@ -226,8 +226,8 @@ func (s *Session) notePeak(u bottle.Usage) {
 // askIn bounds a question to a bottle that is about to end.
 const askIn = 2 * time.Second
 
-// quietHits notes limits that refuse inside without ending the run. It must be
-// asked while the bottle lives.
+// quietHits notes the limits that refused something inside without ending the run. It
+// must be called while the bottle lives.
 func (s *Session) quietHits(run context.Context) {
 	ctx, cancel := s.ending(run, askIn)
 	defer cancel()
@@ -255,8 +255,8 @@ func (s *Session) quietHits(run context.Context) {
 	}
 }
 
-// bottleDied tells a command that was killed from one whose kernel was: a
-// living bottle answers.
+// bottleDied reports whether the bottle's kernel is gone, by asking it: so a command that
+// was killed is told from one that died with its bottle.
 func (s *Session) bottleDied() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), askIn)
 	defer cancel()

@@ -93,8 +93,8 @@ func (s *Session) upgradable(w http.ResponseWriter, r *http.Request, protocol st
 	return open
 }
 
-// takeOver upgrades a request's connection to a protocol. header is the answer's, or
-// empty. If not ok, the connection is closed.
+// takeOver upgrades a request's connection to a protocol. header is added to the answer
+// unless it is empty. If takeOver returns false, the connection is closed.
 func takeOver(w http.ResponseWriter, protocol, header string) (u *net.UnixConn, ok bool) {
 	hj, ok := w.(http.Hijacker)
 	if !ok {
@@ -133,8 +133,8 @@ func dialControl(ctx context.Context, m store.Meta) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// upgrade makes a control connection of a live run one of a protocol. What follows
-// the answer is in its reader; resp says whether it was taken.
+// upgrade opens a control connection of a live run and upgrades it to a protocol. What
+// follows the answer is in its reader; resp says whether the run accepted.
 func upgrade(ctx context.Context, m store.Meta, path, protocol string) (u *net.UnixConn, in *bufio.Reader, resp *http.Response, err error) {
 	fail := func(err error) (*net.UnixConn, *bufio.Reader, *http.Response, error) {
 		return nil, nil, nil, fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
@@ -168,7 +168,7 @@ func refusal(resp *http.Response) string {
 
 func SocketName(id store.ID) string { return string(id) + ".sock" }
 
-// destroy asks for the end of the bottle. Its changes are kept.
+// destroy asks the run to destroy its bottle. Its changes are kept.
 func (s *Session) destroy() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
 func (s *Session) serveStatus(w http.ResponseWriter) {

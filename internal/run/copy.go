@@ -25,7 +25,7 @@ import (
 // Files go through a tar that is started in the bottle as any other command there. What
 // it says is the bottle's word; package transfer takes it so.
 
-// CopyLimits bound what is copied; Copied is what was.
+// CopyLimits bounds a copy; Copied reports what was copied.
 type (
 	CopyLimits = transfer.Limits
 	Copied     = transfer.Report
@@ -34,9 +34,9 @@ type (
 // ErrCopy means that the tar in the bottle failed.
 var ErrCopy = errors.New("the copy failed in the bottle")
 
-// CopyOut copies a file or directory of a bottle that goes on to dest, which is new or
-// a directory. Either all of it is there afterwards, but for what is left out, or
-// nothing.
+// CopyOut copies a file or directory out of a running bottle to dest, which is a
+// directory or does not exist. It copies everything except what the report lists as
+// left out, or nothing.
 func (c *Runner) CopyOut(ctx context.Context, m store.Meta, inside, dest string, l CopyLimits) (Copied, error) {
 	dir, base := path.Split(path.Clean(inside))
 	if base == "" || base == "." || base == ".." || strings.ContainsRune(inside, 0) {
@@ -78,8 +78,8 @@ func (c *Runner) CopyOut(ctx context.Context, m store.Meta, inside, dest string,
 // maxAfterEnd bounds what is read after an archive's end, in bytes.
 const maxAfterEnd = 1 << 20
 
-// CopyIn copies a file or directory to a bottle that goes on: below inside, if that is
-// a directory or ends in a slash, else under that name. It belongs to the bottle's user.
+// CopyIn copies a file or directory into a running bottle: below inside, if that is
+// a directory or ends in a slash, else under that name. The bottle's user owns the copy.
 func (c *Runner) CopyIn(ctx context.Context, m store.Meta, src, inside string, l CopyLimits) (Copied, error) {
 	real, err := filepath.Abs(src)
 	if err == nil {
@@ -109,8 +109,8 @@ func (c *Runner) CopyIn(ctx context.Context, m store.Meta, src, inside string, l
 	})
 }
 
-// isDirInside asks a tar for a directory without what is in it: no other program need
-// be in the bottle. What it hands out is thrown away.
+// isDirInside reports whether dir is a directory in the bottle. It archives dir without
+// its content and drops the output: so the bottle needs no program but tar.
 func (c *Runner) isDirInside(ctx context.Context, m store.Meta, dir string) (bool, error) {
 	tar, err := c.startTar(ctx, m, []string{"tar", "-c", "-f", "-", "--no-recursion", "-C", dir, "."}, nil, nil)
 	if err != nil {
@@ -150,9 +150,9 @@ func (c *Runner) unpackInside(ctx context.Context, m store.Meta, dir string, wri
 	return rep, err
 }
 
-// tarInside is a tar that runs in a bottle.
+// tarInside runs a tar in a bottle.
 type tarInside struct {
-	ctx    context.Context // ends with it, when it ends badly
+	ctx    context.Context // ends when tar fails
 	cancel context.CancelCauseFunc
 	signal chan os.Signal
 	over   chan struct{}
@@ -163,7 +163,7 @@ type tarInside struct {
 	stop   func() bool
 }
 
-// tarError is a tar that ended badly.
+// tarError reports a tar that failed.
 type tarError struct {
 	exit  receipt.Exit
 	words string
@@ -181,7 +181,7 @@ func (e *tarError) Error() string {
 
 func (e *tarError) Unwrap() error { return ErrCopy }
 
-// startTar starts it with one stream, which is its own then.
+// startTar starts a tar with one stream, in or out, and takes over that file.
 func (c *Runner) startTar(ctx context.Context, m store.Meta, command []string, in, out *os.File) (*tarInside, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -202,11 +202,11 @@ func (c *Runner) startTar(ctx context.Context, m store.Meta, command []string, i
 	if out == nil {
 		o.Stdout = null
 	}
-	// Who gives up has it killed, and its stream closed with it.
+	// The end of ctx kills tar, and so closes its stream.
 	t.stop = context.AfterFunc(ctx, t.kill)
 	go func() { // ends with the command
 		t.exit, t.err = c.Exec(ctx, m, o)
-		// Whoever reads or writes the stream's other end hears of it now.
+		// The other end of the stream now gets end of file or an error.
 		for _, f := range []*os.File{in, out, ew, null} {
 			if f != nil {
 				f.Close()
@@ -219,7 +219,7 @@ func (c *Runner) startTar(ctx context.Context, m store.Meta, command []string, i
 	return t, nil
 }
 
-// kill ends it: the second interrupt is a kill.
+// kill kills tar: the bottle makes a kill of the second interrupt.
 func (t *tarInside) kill() {
 	for range 2 {
 		select {
@@ -229,7 +229,7 @@ func (t *tarInside) kill() {
 	}
 }
 
-// wait waits for its end; nil: it did what it was to.
+// wait blocks until tar has ended. It returns nil if tar succeeded.
 func (t *tarInside) wait() error {
 	<-t.over
 	if t.err != nil {
@@ -241,8 +241,9 @@ func (t *tarInside) wait() error {
 	return &tarError{t.exit, safetext.String(strings.TrimSpace(string(t.words.b)), 500)}
 }
 
-// cause is why a copy failed, when err is what was seen of it at this end: what the
-// tar has to say explains it where it ended before, and not because of that.
+// cause returns the error to report for a copy that failed here with err: tar's own
+// error if tar did not start or failed first, else err. before says that the stream had
+// ended before err.
 func (t *tarInside) cause(err error, before bool) error {
 	terr := t.wait()
 	var ended *tarError
@@ -258,7 +259,7 @@ func (t *tarInside) cause(err error, before bool) error {
 	return err
 }
 
-// toItsEnd knows when there is no more.
+// toItsEnd records whether the reader has returned io.EOF.
 type toItsEnd struct {
 	r     io.Reader
 	ended bool

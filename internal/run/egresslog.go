@@ -62,6 +62,9 @@ func (s *Session) observe(ev gateway.Event) {
 	if s.o.Told != nil {
 		s.o.Told(ev)
 	}
+	if s.approvals != nil {
+		s.approvals.noteAllowed(ev)
+	}
 	if r, ok := recordOf(ev); ok {
 		s.netlog.Put(r)
 	}
@@ -164,7 +167,7 @@ func (n *egressNotes) cleaned(text string) string {
 func (n *egressNotes) tell(r *egresslog.Record) {
 	s := n.s
 	if s.approvals != nil {
-		s.approvals.refused(r)
+		s.approvals.noteRefused(r)
 	}
 	switch r.Kind {
 	case egresslog.Name:

@@ -9,8 +9,8 @@ import (
 	"github.com/carboy/carboy/internal/run/plan"
 )
 
-// events carries events from anywhere, the packet path included, to one
-// listener that may be slow: what it can't keep up with is counted and dropped.
+// events passes events from any goroutine, the packet path included, to one listener.
+// If the listener is slow, events are counted and dropped.
 type events struct {
 	ch      chan told
 	done    chan struct{}
@@ -59,7 +59,7 @@ func (e *events) send(ev plan.Event) {
 // settleEvents bounds the wait for a listener before its run is answered for.
 const settleEvents = 100 * time.Millisecond
 
-// settle waits until the listener has heard what was sent, if it is quick.
+// settle waits up to settleEvents until the listener has seen all events sent before.
 func (e *events) settle() {
 	heard := make(chan struct{})
 	e.mu.Lock()

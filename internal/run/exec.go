@@ -27,11 +27,11 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// ExecOptions describe a command to run in a live bottle. It runs as the same user
+// ExecOptions describes a command to run in a live bottle. It runs as the same user
 // inside, within the same limits, and on the same network.
 type ExecOptions struct {
 	Command []string
-	// Env are NAME=VALUE, or NAME for the caller's value. A name that says
+	// Env lists NAME=VALUE, or NAME for the caller's value. A name that says
 	// "secret" is refused: records of the run would not know what to leave out.
 	Env                   []string
 	Stdin, Stdout, Stderr *os.File // nil: the null device
@@ -58,8 +58,8 @@ type (
 		Env      []string // NAME=VALUE, asked for
 		Host     []string // NAME=VALUE, of those that a bottle always gets
 		Terminal bool
-		// Files: what it writes to its standard output is files that somebody
-		// copies, and bounds; it is neither output of the run nor in its logs.
+		// Files says that standard output carries copied files. It does not count
+		// as output of the run and is not logged; the copy has bounds of its own.
 		Files bool `json:",omitempty"`
 	}
 	execReply struct {
@@ -73,7 +73,7 @@ type (
 	}
 )
 
-// hostEnv are the variables of the host that a command may get by itself.
+// hostEnv returns the variables of the host that every command may get.
 func hostEnv(lookup func(string) string) []string {
 	var out []string
 	for _, n := range append(append([]string{"PATH"}, plan.PassEnv...), plan.TermEnv...) {
@@ -131,8 +131,8 @@ func (c *Runner) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt
 			}
 		}
 	}()
-	// One that gives up here closes the connection, and with that goes the
-	// command, should it be started later.
+	// Returning closes the connection, which also ends a command that is started
+	// later.
 	conn.Deadline(time.Now().Add(startedIn))
 	var r execReply
 	if _, err := conn.Recv(&r); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -157,7 +157,8 @@ const startedIn = 30 * time.Second
 
 const execProtocol = "carboy-exec-1"
 
-// openExec makes the run's control connection one that carries descriptors.
+// openExec opens a control connection of the run and upgrades it to one that carries
+// descriptors.
 func (c *Runner) openExec(ctx context.Context, m store.Meta) (*handover.Conn, error) {
 	// The other end sends nothing after its answer until it was asked.
 	u, _, resp, err := upgrade(ctx, m, "/v1/exec", execProtocol)
@@ -178,7 +179,7 @@ func (c *Runner) openExec(ctx context.Context, m store.Meta) (*handover.Conn, er
 	return h, nil
 }
 
-// execs are the commands beside the session's own.
+// execs holds the commands that run beside the session's own.
 type execs struct {
 	mu   sync.Mutex
 	open bool
@@ -209,7 +210,7 @@ func (s *Session) closeExecs() {
 	}
 }
 
-// endExecs puts them into the receipt. The bottle is gone, so all are over.
+// endExecs adds the commands to the receipt. The bottle is gone, so all have ended.
 func (s *Session) endExecs() {
 	s.closeExecs()
 	over := make(chan struct{})
@@ -227,13 +228,13 @@ func (s *Session) endExecs() {
 	}
 }
 
-// execsIn bounds the wait for commands in a bottle that is gone: what is left of
-// them is passing on what they wrote.
+// execsIn bounds the wait for commands whose bottle is gone: only their output is still
+// to be passed on.
 const execsIn = 10 * time.Second
 
 var errNotNow = errors.New("its command does not run")
 
-// enter admits one more and gives it its place in the receipt.
+// enter admits one more command and returns its place in the receipt.
 func (s *Session) enter(command []store.Raw) (place *receipt.Exec, err error) {
 	x := &s.execs
 	x.mu.Lock()
@@ -348,7 +349,7 @@ func (s *Session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (ex
 		if g.finish(ctx, std) || exit.Reason == receipt.Killed {
 			return
 		}
-		// What was lost of the output may be what the code speaks of.
+		// The exit code may refer to the output that was lost.
 		exit = endedBy(receipt.Killed, "its output was not all passed on")
 	}()
 	p, err := s.bottle.Start(ctx, &bottle.Command{
@@ -379,11 +380,11 @@ func tame(f *os.File, terminal bool) io.Writer {
 	return safetext.NewWriter(f, safetext.Options{})
 }
 
-// unstoppable keeps another process's streams from stopping this one. To a
-// supervisor in the background of their terminal, reading it or setting it up
-// would be to stop (SIGTTIN, SIGTTOU), and nobody would hold the run to its
-// limits. Ignored, both signals make a read fail and let a write through, so as
-// standard input such a terminal is refused: it is not ours to read and to set.
+// unstoppable keeps another process's terminal from stopping this process. SIGTTIN and
+// SIGTTOU stop a background process that reads or sets its terminal, and a stopped
+// supervisor enforces no limits. So both are ignored: then a read fails and a write
+// succeeds. A terminal that this process is in the background of is refused as standard
+// input, since it could not be read.
 func unstoppable(files []*os.File) error {
 	for i, f := range files {
 		fd, err := descriptor(f)
@@ -401,13 +402,13 @@ func unstoppable(files []*os.File) error {
 
 var errOwnTerminal = errors.New("its carboy runs in the background of this terminal; use another terminal, or leave out -i and -t")
 
-// guestDrain bounds the wait for what a terminal has not made readable yet.
+// guestDrain bounds the wait for output that a terminal has not made readable yet.
 const guestDrain = 200 * time.Millisecond
 
-// finish passes on all that a command wrote that has ended, to a reader as slow
-// as it may be, until that is gone, the command was killed, or the run ends.
-// Another process may hold the streams, and goes on: what it writes later is not
-// waited for. It returns false when something may be lost.
+// finish passes on all output of a command that has ended. It waits for a slow reader
+// until the reader is gone, the command was killed, or the run ends. It does not wait
+// for output of other processes that still hold the streams. It returns false if output
+// may be lost.
 func (g *guest) finish(run context.Context, std *streams) bool {
 	ctx, cancel := context.WithCancel(run)
 	defer cancel()
@@ -436,7 +437,7 @@ func (g *guest) finish(run context.Context, std *streams) bool {
 	return whole
 }
 
-// guest is one command beside the session's own.
+// guest holds one command that runs beside the session's own.
 type guest struct {
 	mu   sync.Mutex
 	p    bottle.Process
@@ -461,8 +462,8 @@ func (g *guest) signal(sig syscall.Signal) {
 
 func (g *guest) destroy() { g.once.Do(func() { close(g.kill) }) }
 
-// hear takes what the caller's process passes on. When that is gone, the command
-// has nobody left.
+// hear passes the caller's signals to the command, and kills it when the caller's
+// process is gone.
 func (g *guest) hear(h *handover.Conn, std *streams) {
 	defer g.destroy()
 	interrupts := 0

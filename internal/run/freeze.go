@@ -25,12 +25,12 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// keepIn bounds the writing of what is kept.
+// keepIn bounds the time to write a kept bottle.
 const keepIn = 30 * time.Minute
 
-// keep keeps what the bottle is resumed from: when it was frozen, and when its
-// agent ended badly or its user wants it kept. The bottle is paused. That it could not
-// be done is an error for who asked for it.
+// keep writes the files that resume the paused bottle: if it was frozen, if its agent
+// failed, or if the user asked for it. A failure is an error only if the bottle was
+// frozen or the user asked; else it is a note in the receipt.
 func (s *Session) keep(run context.Context) error {
 	g := s.o.Granted
 	frozen := s.Rec.Exit.Reason == receipt.Frozen
@@ -56,7 +56,10 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)
 	}
-	k := &store.Kept{Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.Build, Arch: runtime.GOARCH, Frozen: frozen, Manifests: hex.EncodeToString(g.Sum[:])}
+	k := &store.Kept{
+		Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.Build, Arch: runtime.GOARCH, Backend: s.c.Backend.Name(), BackendBuild: s.c.Backend.Build(),
+		Frozen: frozen, Manifests: hex.EncodeToString(g.Sum[:]),
+	}
 	use, err := s.bottle.Usage()
 	if err == nil {
 		err = roomFor(dir, use.Disk)
@@ -87,7 +90,8 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 	return err
 }
 
-// roomFor refuses what would fill the disk: the user's other programs need some of it.
+// roomFor returns an error if the kept files would fill the disk: the user's other
+// programs need some of it.
 func roomFor(dir string, need int64) error {
 	if free := plan.FreeDisk(dir); free > 0 && need > free-free/10 {
 		return fmt.Errorf("it takes %s, and %s of the disk are free", receipt.Bytes(need), receipt.Bytes(free))
@@ -102,6 +106,9 @@ func digestOf(k *store.Kept) [sha256.Size]byte {
 		fmt.Fprintf(h, "%q %d %s\n", p.Name, p.Size, p.SHA256)
 	}
 	fmt.Fprintf(h, "%s %s %s %s\n", k.Build, k.Arch, k.Manifests, k.Thaw)
+	if k.BackendBuild != "" { // not in older records
+		fmt.Fprintf(h, "%s %s\n", k.Backend, k.BackendBuild)
+	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
@@ -109,7 +116,7 @@ func (s *Session) keepProcesses(ctx context.Context, dir string, k *store.Kept) 
 	f, ok := s.bottle.(bottle.Freezer)
 	backend, can := s.c.Backend.(bottle.Freezes)
 	if !ok || !can {
-		return errors.New("this backend can't")
+		return errors.New("this backend can't freeze processes")
 	}
 	imageNames := backend.ImageNames()
 	var files []*os.File
@@ -145,7 +152,7 @@ func (s *Session) keepProcesses(ctx context.Context, dir string, k *store.Kept) 
 	return err
 }
 
-// writePart writes one file of what is kept, to disk.
+// writePart writes one kept file and syncs it to disk.
 func writePart(dir, name string, write func(io.Writer) error) (p store.KeptPart, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -159,7 +166,7 @@ func writePart(dir, name string, write func(io.Writer) error) (p store.KeptPart,
 	return store.KeptPart{Name: name, Size: w.n, SHA256: hex.EncodeToString(w.H.Sum(nil))}, f.Sync()
 }
 
-// Counted is a digest and a size.
+// Counted holds a digest and a size.
 type Counted struct {
 	H hash.Hash
 	n int64
@@ -182,8 +189,8 @@ func sumPart(f *os.File, name string) (p store.KeptPart, err error) {
 	return store.KeptPart{Name: name, Size: w.n, SHA256: hex.EncodeToString(w.H.Sum(nil))}, nil
 }
 
-// OpenPart opens a file of what is kept, and refuses one that is not as it was
-// written. Who may write to it while it is open is this user.
+// OpenPart opens a kept file. It refuses one that differs from the file that was
+// written. While it is open, only this user can write to it.
 func OpenPart(dir string, p store.KeptPart) (*os.File, error) {
 	path := filepath.Join(dir, p.Name)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -223,8 +230,8 @@ func (e *TamperedError) Error() string { return e.File + ": " + e.Err.Error() }
 
 func (e *TamperedError) Unwrap() error { return e.Err }
 
-// makeSandbox makes the run's bottle: a new one, one with files of before, or one
-// whose processes go on.
+// makeSandbox makes the run's bottle: a new one, one with the files of an earlier run, or
+// one that also resumes its processes.
 func (s *Session) makeSandbox(ctx context.Context) (*sandbox, error) {
 	id := "b" + string(s.run.ID())
 	var r *plan.Resumption

@@ -48,10 +48,10 @@ func (s *Session) AllowPush(ctx context.Context, a gitgate.Allow) (by string, er
 	return o.Answer.By.String(), nil
 }
 
-// gitLog is among a run's logs: a line for each exchange with an upstream.
+// gitLog names the log with a line for each exchange with an upstream.
 const gitLog = "git"
 
-// maxGitLog bounds it, in bytes.
+// maxGitLog bounds that log, in bytes.
 const maxGitLog = 8 << 20
 
 // gitAccount records what a run does through the git gate.
@@ -127,7 +127,7 @@ func (s *Session) GitDone(ev gitgate.Event) {
 
 const opPush = "push"
 
-// gitEvent is a push, or what did not work, for people.
+// gitEvent returns the event to show for a push, or for an exchange that failed.
 func gitEvent(ev gitgate.Event) plan.Event {
 	what := map[gitgate.Verdict]string{gitgate.Done: "done", gitgate.Refused: "refused", gitgate.Failed: "failed"}[ev.Verdict]
 	out := plan.Event{Kind: "git", Name: ev.Repo, Rule: "git-gate.repos." + ev.Repo}
@@ -142,8 +142,8 @@ func gitEvent(ev gitgate.Event) plan.Event {
 	return out
 }
 
-// clean is ev without what spells a secret: names of references and files are the
-// command's own choice, and what a push was refused for must not stand here instead.
+// clean returns ev with secrets masked in all texts. The command chooses the names of
+// references and files, so it could write the secret there that its push was refused for.
 func (a *gitAccount) clean(ev gitgate.Event) gitgate.Event {
 	ev.Refs, ev.Findings, ev.Options = slices.Clone(ev.Refs), slices.Clone(ev.Findings), nil
 	texts := []*string{&ev.Reason}
@@ -165,8 +165,8 @@ func (a *gitAccount) clean(ev gitgate.Event) gitgate.Event {
 	return ev
 }
 
-// maxCleaned bounds the texts of one push that are looked through; what is beyond them
-// is not shown, and in no list either.
+// maxCleaned bounds the texts of one push that are searched for secrets. Later texts are
+// not shown; the receipt's lists end before them.
 const maxCleaned = 2*receipt.MaxPushRefs + 2*receipt.MaxPushFindings + 50
 
 // oneLine joins the first two lines of a text.
@@ -204,7 +204,7 @@ func (a *gitAccount) count(ev gitgate.Event) {
 	}
 	a.rec.PushesTotal++
 	if len(a.rec.Pushes) == receipt.MaxPushes {
-		// What left is not to be hidden behind what did not.
+		// Refused and failed pushes must not hide a push that left.
 		i := lastBelow(a.rec.Pushes, ev.Verdict)
 		if i < 0 {
 			return
@@ -214,7 +214,9 @@ func (a *gitAccount) count(ev gitgate.Event) {
 	a.rec.Pushes = append(a.rec.Pushes, pushOf(ev))
 }
 
-// lastBelow is the last push that says less than one of verdict v does; -1: none.
+// lastBelow returns the index of the last push that is less important than one with
+// verdict v: a refused push counts least, then a failed one. It returns -1 if there is
+// none.
 func lastBelow(list []receipt.Push, v gitgate.Verdict) int {
 	for _, less := range []receipt.PushVerdict{receipt.PushRefused, receipt.PushFailed} {
 		if v == gitgate.Refused || v == gitgate.Failed && less == receipt.PushFailed {
@@ -250,7 +252,7 @@ func pushOf(ev gitgate.Event) receipt.Push {
 	return p
 }
 
-// objectName is empty for the name of no object.
+// objectName returns s, or "" for the zero object name.
 func objectName(s string) string {
 	if strings.Trim(s, "0") == "" {
 		return ""
@@ -258,7 +260,7 @@ func objectName(s string) string {
 	return s
 }
 
-// shownRefs says which references a push changes.
+// shownRefs lists the references that a push changes.
 func shownRefs(refs []gitgate.RefUpdate) string {
 	const shown = 5
 	var parts []string
@@ -305,7 +307,8 @@ func shownFinding(f gitgate.Finding) string {
 	return s
 }
 
-// line writes the log. What can't be written is in the receipt still.
+// line writes one line of the log. If it can't be written, the receipt still counts the
+// exchange.
 func (a *gitAccount) line(s *Session, ev gitgate.Event, subject, text string) {
 	if a.log == nil && a.left == maxGitLog {
 		f, err := s.run.OpenLog(gitLog)
@@ -325,8 +328,8 @@ func (a *gitAccount) line(s *Session, ev gitgate.Event, subject, text string) {
 	}
 }
 
-// endGit ends the gate of a run, revokes its keys and completes the account. Nothing of
-// the bottle can ask any more.
+// endGit ends the gate of a run, revokes its keys and completes the account. The bottle
+// can send no more requests.
 func (s *Session) endGit(ctx context.Context) {
 	a := s.git
 	if a == nil {

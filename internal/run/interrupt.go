@@ -9,8 +9,8 @@ import (
 	"github.com/carboy/carboy/internal/run/plan"
 )
 
-// ErrInterrupted is in the error of a run that a person gave up: before its
-// command ran, or while its changes were taken home.
+// ErrInterrupted matches the error of a run that a person gave up before its
+// command ran, or while its changes were collected.
 var ErrInterrupted = errors.New("interrupted")
 
 // phase is the part of a run that an interrupt ends.
@@ -23,9 +23,9 @@ const (
 	ending                 // changes are taken home, output is passed on
 )
 
-// interrupts passes signals to the command or ends the run. Whatever hangs (a bottle, a
-// disk, a reader of the output), a person gets out: nothing is waited for that
-// does not end with the context.
+// interrupts passes signals to the command or ends the run. Every wait of a run ends with
+// its context, so that a person can leave even if a bottle, a disk or a reader of the
+// output hangs.
 type interrupts struct {
 	phase   atomic.Int32
 	command chan os.Signal

@@ -29,13 +29,13 @@ import (
 // gateway, and with nothing in it. It serves one run and ends with it; there is
 // no way back into a Prepared, so that two runs never share one.
 //
-// What belongs to a run is not taken before it: its record, its moment in the
-// audit log, the workspace's baseline, variables, secrets, published ports. Of
-// the workspace only the directory itself was opened.
+// What belongs to one run is made later, when it is asked for: its record, its start in
+// the audit log, the workspace's baseline, variables, secrets, published ports. Of the
+// workspace only the directory itself was opened.
 type Prepared struct {
 	c     *Runner
 	asked plan.Options // what the bottle depends on, as it was asked for
-	// plan and bottle are v's, to be looked at also when v was taken.
+	// Plan and bottle are those of v. They can be read after v was taken.
 	Plan   *plan.Plan
 	bottle bottle.Bottle
 	v      atomic.Pointer[sandbox] // nil: taken
@@ -121,7 +121,7 @@ func (c *Runner) Prepare(ctx context.Context, o plan.Options) (*Prepared, error)
 	return r, nil
 }
 
-// privateDir makes a directory below the state that is ours while we hold it.
+// privateDir makes a directory below the state and locks it until it is closed.
 func (c *Runner) privateDir() (dir string, drop func(), err error) {
 	top := filepath.Join(c.StateDir(), poolDir)
 	if err := os.Mkdir(top, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -144,7 +144,7 @@ func (c *Runner) privateDir() (dir string, drop func(), err error) {
 	return dir, func() { os.RemoveAll(dir); unix.Close(fd) }, nil
 }
 
-// lockDir locks a directory that is still where it was made.
+// lockDir locks a directory. It fails if dir no longer names the directory that it locked.
 func lockDir(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, err
@@ -181,7 +181,7 @@ func (c *Runner) SweepPool() error {
 	return errors.Join(errs...)
 }
 
-// Done is closed when the bottle is gone.
+// Done returns a channel that is closed when the bottle is gone.
 func (r *Prepared) Done() <-chan struct{} { return r.bottle.Done() }
 
 // Posture returns the verified properties of the bottle.
@@ -207,7 +207,7 @@ func (r *Prepared) Close() error {
 	return nil
 }
 
-// Stale says why no run can ever take the bottle any more.
+// Stale returns an error if no run can take the bottle any more.
 func (r *Prepared) Stale() error {
 	p := r.Plan
 	if p.Target == "" {
@@ -220,9 +220,9 @@ func (r *Prepared) Stale() error {
 	return nil
 }
 
-// Fits says whether a run with o would get just such a bottle now: it makes the
-// same plan again, from the options and from the machine as they are, and
-// compares all of it. It also takes in what the user has configured meanwhile.
+// Fits returns an error unless a run with o would now get a bottle that is the same. It
+// makes the plan again, from the options, the machine and the user's configuration as
+// they are now, and compares all of it.
 func (r *Prepared) Fits(o *plan.Options) error {
 	conf, err := host.OpenConfig(r.c.Opened)
 	if err != nil {
@@ -301,9 +301,9 @@ func (r *Prepared) differs(o *plan.Options, now *plan.Plan) string {
 // take returns the sandbox once, and nil from then on.
 func (r *Prepared) take() *sandbox { return r.v.Swap(nil) }
 
-// PoolKey names what bottle o asks for, cheaply and without looking at most of
-// it: who asks, with which binary, from which place on this machine, with which
-// options. Equal keys mean that calling [Prepared.Fits] is worth it, no more.
+// PoolKey returns a cheap key of the bottle that o asks for: of the user, the binary, the
+// place on this machine and the options. Equal keys only mean that [Prepared.Fits] is
+// worth a call.
 func PoolKey(o *plan.Options, env func(string) string, config string) (string, error) {
 	state, err := store.StateDir(env)
 	if err != nil {
@@ -345,11 +345,10 @@ func PoolKey(o *plan.Options, env func(string) string, config string) (string, e
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// hostPlace identifies this process's place on the host: what its children inherit
-// and what decides what they can reach and use. It is there so that a bottle from
-// elsewhere is not taken by mistake. It is no barrier between processes of one
-// user, who can tell each other what they like; and a process's Landlock domain
-// cannot be asked for at all.
+// hostPlace returns the properties of this process that its children inherit and that
+// decide what they can reach and use. They keep a process from taking a bottle of another
+// place by mistake. They are no barrier between processes of one user, who can pass each
+// other anything; and the Landlock domain of a process can't be read at all.
 func hostPlace() ([]string, error) {
 	out := []string{fmt.Sprint(os.Geteuid(), os.Getegid())}
 	groups, err := os.Getgroups()

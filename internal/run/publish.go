@@ -46,7 +46,7 @@ func (s *Session) unpublish() {
 	s.closers = nil
 }
 
-// acceptPublished ends when l is closed, and waits for its connections.
+// acceptPublished accepts connections until l is closed, and waits for their end.
 func (s *Session) acceptPublished(ctx context.Context, l net.Listener, port uint16) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

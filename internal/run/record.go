@@ -47,7 +47,7 @@ func (s *Session) answered() {
 	}
 }
 
-// record writes what happened: receipt, state, audit log.
+// record writes the receipt, the state and the audit log.
 func (s *Session) record() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -90,8 +90,8 @@ func (s *Session) dropPrivate() error {
 	return errors.Join(errs...)
 }
 
-// RedactNetwork takes out of the account what the command put into it: a name
-// that was asked for, refused or not, may spell a secret that it was given.
+// RedactNetwork masks secrets in the account. The command chooses the names that it asks
+// for, so a name, refused or not, can contain a secret that it was given.
 func (s *Session) RedactNetwork() {
 	n := &s.Rec.Network
 	for i := range n.Names {
@@ -139,7 +139,7 @@ func (s *Session) settle(ctx context.Context) (store.Meta, error) {
 	return s.run.Fail(ctx, s.Rec.Exit.Code, s.Rec.Exit.Error, changes)
 }
 
-// Network is the receipt's account of what the gateway saw: refused first.
+// Network returns the receipt's account of what the gateway saw, refusals first.
 func Network(g gateway.Summary) receipt.Network {
 	n := receipt.Network{
 		NamesTotal: int64(len(g.Names)), ConnectionsTotal: int64(len(g.Conns)),

@@ -12,9 +12,9 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Recover marks and cleans lost runs. What a bottle has outside the state
-// directory dies with it: processes and mounts by its namespaces. What is left
-// is the control socket and half-taken changes.
+// Recover marks lost runs and removes what they left: the control socket and changes
+// that were only partly collected. A bottle's processes and mounts end with its
+// namespaces.
 func (c *Runner) Recover(ctx context.Context) error {
 	r, err := c.Store.Recover(ctx)
 	errs := []error{err, c.SweepPool()}
@@ -38,8 +38,8 @@ func (c *Runner) Recover(ctx context.Context) error {
 	return errors.Join(append(errs, c.review.RecoverLandings(ctx))...)
 }
 
-// Over reports whether a run is over. One whose carboy has died is, and is
-// marked as lost.
+// Over reports whether a run is over. It marks a run whose carboy has died as lost, and
+// returns true for it.
 func (c *Runner) Over(ctx context.Context, id store.ID) (bool, error) {
 	m, err := c.Store.Get(id)
 	if err != nil || m.State.Over() {

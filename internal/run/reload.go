@@ -20,7 +20,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// Inside keeps credentials of the gateway out of the bottle. It holds the credentials in
+// CredentialGuard keeps credentials of the gateway out of the bottle. It holds the credentials in
 // force and the commands that run. Both change during a run: commands are added, and
 // route files are read again.
 type CredentialGuard struct {
@@ -31,7 +31,7 @@ type CredentialGuard struct {
 	Edition int
 }
 
-// Taken holds the variables and arguments of one command.
+// RunningCommand holds the variables and arguments of one command.
 type RunningCommand struct {
 	command []string
 	asked   []string // --env
@@ -45,8 +45,9 @@ func (in *CredentialGuard) Watched() (known map[string]secret.Value, edition int
 	return in.Secrets, in.Edition
 }
 
-// TakeIn returns a command's variables. It refuses a command that holds a watched
-// secret or a credential of the gateway. Until leave is called, Change refuses credentials that the command holds.
+// Admit returns a command's variables. It refuses a command that holds a watched
+// secret or a credential of the gateway. Until leave is called, Change refuses
+// credentials that the command holds.
 func (in *CredentialGuard) Admit(p *plan.Plan, lookup func(string) string, terminal bool, command, asked []string) (env []string, leave func(), err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -96,31 +97,31 @@ func (in *CredentialGuard) Change(secrets *plan.Secrets, creds *plan.Credentials
 	return nil
 }
 
-// holds refuses credentials that came in with a command: the gateway would keep out
-// what is there already.
+// holds returns an error if the command holds one of the credentials: the gateway can't
+// keep out a value that is inside already.
 func (t *RunningCommand) holds(creds *plan.Credentials) error {
-	const advice = "a credential that the gateway puts on does not come inside; start a new run without it"
+	const advice = "the gateway adds credentials only outside the bottle; start a new run without it"
 	for _, e := range t.asked {
 		if name, _, _ := strings.Cut(e, "="); creds.Env[name] != "" {
-			return fmt.Errorf("they put on the credential of the variable %s, and --env took that variable into the bottle: %s", name, advice)
+			return fmt.Errorf("they add the credential of the variable %s, which --env took into the bottle: %s", name, advice)
 		}
 	}
 	for _, e := range t.env {
 		if name, val, _ := strings.Cut(e, "="); creds.In(val) {
-			return fmt.Errorf("they put on a credential that the bottle's variable %s holds: %s", name, advice)
+			return fmt.Errorf("they add a credential that is in the bottle's variable %s: %s", name, advice)
 		}
 	}
 	for _, arg := range t.command {
 		if creds.In(arg) {
-			return fmt.Errorf("they put on a credential that the command line of a command in the bottle holds: %s", advice)
+			return fmt.Errorf("they add a credential that is in the command line of a command in the bottle: %s", advice)
 		}
 	}
 	return nil
 }
 
-// reloadEvery is the interval between looks at a route file. Editors write a file in
-// several steps, or put another in its place: what is read is a file that was the
-// same at two looks.
+// reloadEvery is the interval between checks of a route file. Editors write a file in
+// several steps, or replace it: so it is read only when two checks in a row found the
+// same file.
 const reloadEvery = 250 * time.Millisecond
 
 // startWatching applies changes of the route file until stop is called. stop waits for
@@ -138,8 +139,8 @@ func (s *Session) startWatching(ctx context.Context) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// watchRoutes looks at the route file until ctx ends. One that is not good is told
-// of once, and changes nothing.
+// watchRoutes checks the route file until ctx ends. An invalid file is reported once and
+// changes nothing.
 func (s *Session) watchRoutes(ctx context.Context) {
 	at := s.RouteStamp
 	t := time.NewTicker(reloadEvery)
@@ -170,7 +171,8 @@ func (s *Session) watchRoutes(ctx context.Context) {
 	}
 }
 
-// reloadRoutes puts the file's routes in force: all of them, or an error and none.
+// reloadRoutes puts all of the file's routes in force, or returns an error and changes
+// nothing.
 func (s *Session) reloadRoutes(ctx context.Context) error {
 	rs, file, err := plan.ParseRoutes(s.o)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Session is one run while it goes on.
+// Session holds the state of one run.
 type Session struct {
 	c   *Runner
 	o   *plan.Options
@@ -127,8 +127,8 @@ func (c *Runner) conduct(ctx context.Context, o plan.Options, ready *Prepared) (
 	return &s.Rec, err
 }
 
-// RecordError is a run that went as the receipt says, and whose records could
-// not all be written.
+// RecordError reports that some records of a run could not be written. The run itself
+// went as the receipt says.
 type RecordError struct{ Err error }
 
 func (e *RecordError) Error() string { return "record the run: " + e.Err.Error() }
@@ -299,7 +299,7 @@ func (s *Session) warmUp() {
 	}
 }
 
-// command is the command line as records may show it.
+// command returns the command line with secrets masked, for records.
 func (s *Session) command() []string { return s.redacted(s.o.Command) }
 
 func (s *Session) redacted(command []string) []string {
@@ -428,15 +428,15 @@ var ErrReplaced = errors.New("another directory was put in the workspace's place
 // slowExport is the time after which a slow export is announced.
 const slowExport = 2 * time.Second
 
-// Bounds of what a bottle does for us at its end. A sandbox that hangs, or that
-// the workload has run out of descriptors, must not keep carboy.
+// Bounds of requests to a bottle at its end. A sandbox that hangs, or whose descriptors
+// the workload has used up, must not block carboy.
 const (
 	pauseIn  = 10 * time.Second
 	exportIn = 30 * time.Minute
 )
 
-// takeChanges stops the bottle, brings home what it changed, and keeps the bottle
-// where it is to be kept. A bottle that is gone has none to give; the receipt says so.
+// takeChanges stops the bottle, collects its changes, and keeps the bottle if that was
+// asked for. A bottle that is gone has no changes to give; the receipt says so.
 // When run is over for another reason, the changes are taken all the same; an
 // interrupt gives them up.
 func (s *Session) takeChanges(run context.Context) error {
@@ -475,7 +475,7 @@ func (s *Session) takeChanges(run context.Context) error {
 	return errors.Join(err, s.keep(run))
 }
 
-// pause stops what is inside, and has all of its facts sent.
+// pause stops all processes inside and makes the bottle send all of its facts.
 func (s *Session) pause(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pauseIn)
 	defer cancel()
@@ -498,8 +498,9 @@ func (s *Session) pause(ctx context.Context) error {
 // maxNamed bounds the paths that a note names.
 const maxNamed = 20
 
-// noteHostChanges says what became of a workspace that the command wrote to
-// directly. Somebody else may have written too: only the time is known.
+// noteHostChanges notes in the receipt which files changed in a workspace that the
+// command wrote to directly. They are found by their times, so another writer's files
+// are among them.
 func (s *Session) noteHostChanges(ctx context.Context) error {
 	s.baseline.Wait(ctx)
 	list, _, err := change.HostChanges(ctx, s.baseline, receipt.MaxChanges)
@@ -531,8 +532,8 @@ func (s *Session) noteHostChanges(ctx context.Context) error {
 	return nil
 }
 
-// ending is a context for what must still be done: a caller that has gone away
-// does not end it, an interrupt does.
+// ending returns a context for the last steps of a run. It ends after within or with an
+// interrupt, but not because the caller is gone.
 func (s *Session) ending(run context.Context, within time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(run), within)
 	stop := context.AfterFunc(run, func() {
@@ -543,9 +544,9 @@ func (s *Session) ending(run context.Context, within time.Duration) (context.Con
 	return ctx, func() { stop(); cancel() }
 }
 
-// draining is a context for what a reader outside has to take: one that is slow
-// gets all of it, one that does not read any more is not waited for when there
-// was an interrupt or the caller has gone away.
+// draining returns a context for passing output to a reader outside. A slow reader gets
+// all output. The context ends with an interrupt, or askIn after the caller is gone, so
+// that a reader that has stopped is not waited for.
 func (s *Session) draining(run context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(run))
 	stop := context.AfterFunc(run, func() {
@@ -589,8 +590,8 @@ func (s *Session) collect(ctx context.Context) (*change.Set, error) {
 	return set, err
 }
 
-// handUpper gives the whole upper layer to who asked for it, who learns of an error by
-// reading.
+// handUpper passes the whole upper layer to the caller's Take, whose reader returns
+// errors of the export.
 func (s *Session) handUpper(ctx context.Context) {
 	r, w := io.Pipe()
 	done := make(chan struct{})

@@ -19,8 +19,8 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// sandbox is a bottle with its gateway, sealed and verified, in which nothing has
-// run. It holds nothing of a run: no record, no variables, no streams.
+// sandbox holds a bottle with its gateway, sealed and verified, in which nothing has
+// run. It holds nothing that belongs to a run: no record, no variables, no streams.
 type sandbox struct {
 	plan   *plan.Plan
 	spec   *bottle.Spec
@@ -37,11 +37,11 @@ type sandbox struct {
 	cleanup  func()
 }
 
-// createIn bounds the making of a bottle, which takes a tenth of a second.
+// createIn bounds the time to make a bottle, which takes a tenth of a second.
 const createIn = 2 * time.Minute
 
-// newSandbox makes a bottle from p. What it needs on disk is made in dir. asked are the
-// people that its gateway asks; nil: nobody.
+// newSandbox makes a bottle from p, with its files in dir. Its gateway sends questions to
+// asked; nil: nobody is asked.
 func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, warm bottle.Warm, asked *approver) (*sandbox, error) {
 	table, err := policy.Compile(p.Routes...)
 	if err != nil {
@@ -119,7 +119,7 @@ func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authorit
 	return nil
 }
 
-// observe is on the packet path.
+// observe passes an event of the gateway on. It is called on the packet path.
 func (v *sandbox) observe(ev gateway.Event) {
 	if f := v.observer.Load(); f != nil {
 		(*f)(ev)
@@ -136,7 +136,7 @@ func (v *sandbox) closeGateway() {
 	})
 }
 
-// close destroys it. Idempotent.
+// close destroys the sandbox. Idempotent.
 func (v *sandbox) close() {
 	v.once.Do(func() {
 		if v.bottle != nil {

@@ -38,7 +38,7 @@ type streams struct {
 	ours     []*os.File
 }
 
-// ends are the caller's side.
+// ends holds the caller's side of the streams.
 type ends struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
@@ -46,8 +46,8 @@ type ends struct {
 	logs           string // what the logs' names begin with
 	files          bool   // standard output is neither counted nor logged
 	leave          func() // ~. was typed
-	// pressed is told of keys that a terminal makes signals of. Nil: the kernel
-	// does it, for the first terminal of a bottle.
+	// pressed gets the keys that a terminal turns into signals. Nil: the bottle's
+	// kernel does that, for the first terminal of a bottle.
 	pressed func(syscall.Signal)
 }
 
@@ -173,16 +173,16 @@ func (x *streams) output(s *Session, r *os.File, w io.Writer, name string) error
 	return nil
 }
 
-// passage is one stream on its way out. mu is held from the moment when bytes
-// leave the pipe until they were passed on.
+// passage holds one output stream. mu is held from the moment when bytes leave the pipe
+// until they were passed on.
 type passage struct {
 	mu   sync.Mutex
 	left func() int // bytes in the pipe
 }
 
-// drain waits until all that was written has been passed on, of a bottle that
-// was paused: nobody writes any more, though its processes hold the pipes open.
-// It lets go of the caller's input. It returns false when that can't be told.
+// drain waits until all output of a paused bottle was passed on: nobody writes any more,
+// though processes hold the pipes open. It stops reading the caller's input. It returns
+// false if output may be left.
 func (x *streams) drain(ctx context.Context) bool {
 	if x.ptmx != nil {
 		return false // what a terminal holds can't be counted
@@ -191,7 +191,8 @@ func (x *streams) drain(ctx context.Context) bool {
 	return x.flush(ctx)
 }
 
-// flush waits until nothing is on its way out that can be counted.
+// flush waits until all readable output was passed on. It returns false if that can't be
+// determined.
 func (x *streams) flush(ctx context.Context) bool {
 	for _, p := range x.passages {
 		for wait := 20 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
@@ -212,8 +213,8 @@ func (x *streams) flush(ctx context.Context) bool {
 	return true
 }
 
-// pass hands b on, up to the limit, and says whether to go on. A full log does
-// not stop the command.
+// pass writes b up to the limit, and reports whether to go on. A full log does not stop
+// the command.
 func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
 	if log == nil {
 		_, err := w.Write(b)
@@ -238,7 +239,7 @@ func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
 	return !errors.Is(err, unix.EPIPE)
 }
 
-// logFile keeps the first bytes of a stream and says when it stopped.
+// logFile keeps the first bytes of a stream and marks where it was cut.
 type logFile struct {
 	f    *os.File
 	left int64
@@ -303,18 +304,17 @@ func (x *streams) attach(s *Session) error {
 	}, func() {})
 }
 
-// resize makes the command's terminal as large as the caller's. A signal that says
-// so is not enough: shells that use readline read the size and write it back at
-// each prompt, and what they write can be the one from before the signal. And a
-// carboy in the background is not told.
+// resize makes the command's terminal as large as the caller's. Doing so at the signal is
+// not enough: shells that use readline read the size and write it back at each prompt,
+// and may write the old one. And a carboy in the background gets no signal.
 func (x *streams) resize() {
 	if x.ptmx != nil {
 		pty.InheritSize(x.stdin, x.ptmx)
 	}
 }
 
-// press finds the keys that the terminal, as the command has set it, makes
-// signals of. Echo and the like are the terminal's own.
+// press finds the keys that the terminal, as the command has set it, turns into signals.
+// The terminal itself does the rest, such as echo.
 func (x *streams) press(keys []byte) {
 	t, err := unix.IoctlGetTermios(int(x.ptmx.Fd()), unix.TCGETS)
 	if err != nil || t.Lflag&unix.ISIG == 0 {
@@ -333,8 +333,8 @@ func (x *streams) press(keys []byte) {
 	}
 }
 
-// pump hands on what the caller writes until close. It reads through a poll, so
-// that no read is left behind to swallow what is the next program's.
+// pump passes the caller's input on until close. It polls before it reads, so that no
+// pending read takes input that is meant for the next program.
 func (x *streams) pump(in *os.File, take func([]byte) error, end func()) error {
 	fd, err := descriptor(in)
 	if err != nil {
@@ -389,8 +389,8 @@ func (x *streams) pump(in *os.File, take func([]byte) error, end func()) error {
 	return nil
 }
 
-// descriptor is f's, valid while f is open. Not f.Fd, which would change how it
-// reads, also for the other programs that share it.
+// descriptor returns f's descriptor, valid while f is open. It does not call f.Fd, which
+// would change how f is read, also by other programs that share it.
 func descriptor(f *os.File) (n int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -407,8 +407,8 @@ type escape struct {
 	out         []byte
 }
 
-// filter returns what is for the command, valid until the next call, and
-// whether to leave.
+// filter returns the input for the command, valid until the next call, and whether to
+// leave.
 func (e *escape) filter(keys []byte) (out []byte, leave bool) {
 	e.out = e.out[:0]
 	for _, k := range keys {
@@ -431,7 +431,8 @@ func (e *escape) filter(keys []byte) (out []byte, leave bool) {
 	return e.out, leave
 }
 
-// started closes the bottle's ends here: they are duplicated there.
+// started closes this process's copies of the bottle's ends, after the bottle has
+// duplicated them.
 func (x *streams) started() {
 	for _, f := range []*os.File{x.in, x.out, x.err} {
 		if f != nil {
@@ -441,8 +442,8 @@ func (x *streams) started() {
 	x.in, x.out, x.err = nil, nil, nil
 }
 
-// unhook lets go of the caller's input and restores the terminal. It waits for
-// the input no longer than ctx.
+// unhook stops reading the caller's input and restores the terminal. It waits for the
+// reader no longer than ctx.
 func (x *streams) unhook(ctx context.Context) {
 	for i := len(x.restore) - 1; i >= 0; i-- {
 		x.restore[i](ctx)

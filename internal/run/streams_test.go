@@ -38,7 +38,7 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// Input that hangs on its way does not keep who lets go of it.
+// Unhook returns in time even if input is stuck on its way to the command.
 func TestUnhookIsBounded(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// tracePair makes the sockets over which a bottle's kernel sends its facts.
+// tracePair makes the sockets through which a bottle's kernel sends its facts.
 func tracePair() (ours, bottles *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -25,8 +25,7 @@ func tracePair() (ours, bottles *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "trace"), os.NewFile(uintptr(fds[1]), "trace"), nil
 }
 
-// startTrace takes the facts of v for this run. Every run is traced: there is
-// nothing to switch it off with.
+// startTrace takes the facts of v for this run. Every run is traced: there is no switch.
 func (s *Session) startTrace(v *sandbox) error {
 	conn := v.trace
 	v.trace = nil
@@ -49,8 +48,8 @@ func (s *Session) view() trace.View {
 // socket's buffer or on their way to the disk.
 const lastFacts = 10 * time.Second
 
-// endTrace takes what is left of the facts into the receipt. Nothing can be
-// added to them: the bottle stands still and its end was read, or it is over.
+// endTrace adds the remaining facts to the receipt. No more can come: the bottle is
+// paused and its end was read, or it is gone.
 func (s *Session) endTrace() {
 	if s.facts == nil {
 		return

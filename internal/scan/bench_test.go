@@ -204,7 +204,7 @@ func BenchmarkCompile(b *testing.B) {
 func BenchmarkRules(b *testing.B) {
 	for b.Loop() {
 		matchers = matcherCache{}
-		fs, err := makeForms()
+		fs, err := makeForms(false)
 		if err != nil || len(fs.list) == 0 {
 			b.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func BenchmarkRules(b *testing.B) {
 		for _, t := range triggers() {
 			lits = append(lits, literal.Literal{Text: t.text})
 		}
-		if _, err := matchers.get(true, lits); err != nil {
+		if _, err := matchers.get(matcherKind{tokens: true}, lits); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -34,7 +34,7 @@ func opener(coding string) func(io.Reader) (io.Reader, error) {
 	case "br":
 		return func(r io.Reader) (io.Reader, error) { return brotli.NewReader(r), nil }
 	case "zstd":
-		return openZstd
+		return zstdReader
 	}
 	return nil
 }
@@ -95,11 +95,13 @@ func (l *stream) addCodings(codings []string) error {
 			return &DecodeError{Coding: real[i], Place: l.s.opt.Place, Err: errUnknownCoding}
 		}
 		l.coding = true
-		d := newDecode(l, real[i], 0, open)
+		d := newDecode(l, real[i], 0, func(_ *decode, r *asking) (io.Reader, error) { return open(r) })
 		d.stream.depth = l.depth // what is declared is not hidden
 		l.decodes = []*decode{d}
 		l.codingName = real[i]
+		l.told = false
 		l = d.stream
+		l.told = true
 	}
 	return nil
 }

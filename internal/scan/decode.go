@@ -1,123 +1,32 @@
 package scan
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/andybalholm/brotli"
-	"github.com/klauspost/compress/flate"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
 )
 
 // Decoders pull, scanners push: a decoder runs as a coroutine that yields when it
-// needs more bytes. It has no goroutine of its own and runs only inside push.
-type decodeKind uint8
-
-const (
-	isGzip decodeKind = iota + 1
-	isZlib
-	isZstd
-	isZip
-)
-
-// magics lists the first bytes of compressed formats. A git pack is many zlib
-// streams, each of which is found by itself.
-var magics = []struct {
-	kind  decodeKind
-	name  string
-	magic []string
-	open  func(io.Reader) (io.Reader, error)
-}{
-	{isGzip, "gzip", []string{"\x1f\x8b\x08"}, openGzip},
-	{isZlib, "zlib", []string{"\x78\x01", "\x78\x5e", "\x78\x9c", "\x78\xda"}, openZlib},
-	{isZstd, "zstd", []string{"\x28\xb5\x2f\xfd"}, openZstd},
-	{isZip, "zip", []string{"PK\x03\x04"}, openZip},
-}
+// needs more bytes. It has no goroutine of its own and runs only inside push. The
+// formats are in formats.go.
 
 const (
 	maxDecodes = 8
 	decodeCost = 2 << 10 // steps, for beginning one
+	fewBytes   = 64      // may come of what only looks compressed
 )
-
-func openGzip(r io.Reader) (io.Reader, error) {
-	z, err := gzip.NewReader(r)
-	if err == nil {
-		z.Multistream(false)
-	}
-	return z, err
-}
-
-// A git pack is thousands of zlib streams, so their readers are reused.
-var zlibs sync.Pool
-
-type zlibReader struct {
-	io.ReadCloser
-	zlib.Resetter
-}
-
-func openZlib(r io.Reader) (io.Reader, error) {
-	if z, ok := zlibs.Get().(*zlibReader); ok {
-		if err := z.Reset(r, nil); err != nil {
-			zlibs.Put(z)
-			return nil, err
-		}
-		return z, nil
-	}
-	z, err := zlib.NewReader(r)
-	if err != nil {
-		return nil, err
-	}
-	return &zlibReader{z, z.(zlib.Resetter)}, nil
-}
 
 // bufferLen divides no size in which decoders return output: so a read that does
 // not fill the buffer means that the decoder holds no more.
 const bufferLen = 10_000
 
 var buffers = sync.Pool{New: func() any { return new([bufferLen]byte) }}
-
-func openZstd(r io.Reader) (io.Reader, error) {
-	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
-	if err != nil {
-		return nil, err
-	}
-	return z, nil
-}
-
-var (
-	errNotPacked = errors.New("nothing that is compressed")
-	errOpaque    = errors.New("it can't be read: encrypted, or compressed in an unknown way")
-)
-
-// openZip reads the header of one file in a zip; what follows the file is found
-// by its own magic.
-func openZip(r io.Reader) (io.Reader, error) {
-	var h [30]byte
-	if _, err := io.ReadFull(r, h[:]); err != nil {
-		return nil, err
-	}
-	skip := int64(binary.LittleEndian.Uint16(h[26:])) + int64(binary.LittleEndian.Uint16(h[28:]))
-	if _, err := io.CopyN(io.Discard, r, skip); err != nil {
-		return nil, err
-	}
-	switch method := binary.LittleEndian.Uint16(h[8:]); {
-	case h[6]&1 != 0:
-		return nil, errOpaque // encrypted
-	case method == 8:
-		return flate.NewReader(r), nil
-	case method == 93:
-		return openZstd(r)
-	case method != 0:
-		return nil, errOpaque
-	}
-	return nil, errNotPacked
-}
 
 // The windows of decoders are most of a scanner's memory, and a few bytes make a
 // decoder allocate one: all decoders of the process share a bound.
@@ -155,6 +64,7 @@ type decode struct {
 	total  int64 // bytes made, up to where the window is full
 	window int64 // its memory grows up to this; 0: it is small, or counted already
 
+	name   string
 	stream *stream // its output
 	parent *stream
 	fed    int64 // position in the parent up to which it was given the bytes
@@ -169,16 +79,22 @@ type decode struct {
 	err       error
 	over      bool
 	unread    int // bytes of in left when it ended
+
+	// sure reports that the bytes are of the format, so that a failure means that the
+	// rest of them can't be read.
+	sure   bool
+	likely func() bool // says the same of a decoder that failed; may be nil
+	entry  *zipEntry   // if it is one
 }
 
 var errStopped = errors.New("scan: the stream was given up")
 
-func newDecode(l *stream, name string, start int64, open func(io.Reader) (io.Reader, error)) *decode {
-	d := &decode{parent: l, stream: newStream(l.s, l, name, false), start: start, fed: start}
+func newDecode(l *stream, name string, start int64, open func(*decode, *asking) (io.Reader, error)) *decode {
+	d := &decode{name: name, parent: l, stream: newStream(l.s, l, name, false), start: start, fed: start}
 	d.stream.marks, d.stream.origin = append(d.stream.marks, mark{0, start, start}), start
 	d.next, d.end = iter.Pull(func(yield func(struct{}) bool) {
 		src := &asking{d: d, yield: yield}
-		r, err := open(src)
+		r, err := open(d, src)
 		if err != nil {
 			d.err = err
 			return
@@ -205,7 +121,7 @@ func newDecode(l *stream, name string, start int64, open func(io.Reader) (io.Rea
 				}
 			}
 			if err != nil {
-				if err != io.EOF {
+				if err != io.EOF && !d.endsWell(err) {
 					d.err = err
 				}
 				return
@@ -320,6 +236,12 @@ func (a *asking) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// putBack gives p, which was read last, once more.
+func (a *asking) putBack(p []byte) {
+	a.d.in = slices.Concat(p, a.d.in)
+	a.d.given -= int64(len(p))
+}
+
 func (a *asking) ReadByte() (byte, error) {
 	if err := a.fill(); err != nil {
 		if err == io.ErrUnexpectedEOF {
@@ -336,28 +258,34 @@ func (a *asking) ReadByte() (byte, error) {
 // beginDecode starts a decoder for the magic at position at. If the bytes only
 // look like the format, the decoder fails and ends.
 func (l *stream) beginDecode(kind decodeKind, at int64) error {
-	for i := range magics {
-		m := &magics[i]
-		if m.kind != kind {
-			continue
+	f := &formats[kind]
+	if kind == isZlib {
+		rest := l.bytes(at+2, min(l.fed(), at+2+zlibLook))
+		if !mayInflate(rest) {
+			return nil
 		}
-		if l.depth >= l.s.opt.Depth {
-			if kind == isZlib {
-				return nil // two bytes, which stand everywhere
-			}
+		if len(rest) < zlibLook && !l.ending {
+			l.undecided = append(l.undecided, at)
+			return nil
+		}
+	}
+	if l.depth >= l.s.opt.Depth {
+		if kind != isZlib {
 			return &LimitError{"depth", l.s.opt.Place, l.s.root.fed()}
 		}
-		if len(l.decodes) >= maxDecodes {
-			return &LimitError{"decoders", l.s.opt.Place, l.s.root.fed()}
+		if l.depth > l.s.opt.Depth {
+			return nil // pushDecodes refuses what it is in, if that is zlib itself
 		}
-		if err := l.s.spend(decodeCost); err != nil {
-			return err
-		}
-		l.decodes = append(l.decodes, newDecode(l, m.name, at, m.open))
-		// Run it at once, so that a false start does not count.
-		return l.pushDecodes(false)
 	}
-	return nil
+	if len(l.decodes) >= maxDecodes {
+		return &LimitError{"decoders", l.s.opt.Place, l.s.root.fed()}
+	}
+	if err := l.s.spend(decodeCost); err != nil {
+		return err
+	}
+	l.decodes = append(l.decodes, newDecode(l, f.name, at, f.open))
+	// Run it at once, so that a false start does not count.
+	return l.pushDecodes(false)
 }
 
 func (l *stream) runDecodes(end bool) error {
@@ -380,13 +308,26 @@ func (l *stream) pushDecodes(end bool) error {
 			continue
 		}
 		d.stop()
-		if d.err == errOpaque {
-			if err := l.s.found(l, Finding{Rule: "unreadable", Transform: "zip", Warning: true}, d.start, d.start+4); err != nil {
-				l.decodes = append(live, l.decodes[i+1:]...)
-				return err
-			}
+		if err := l.ended(d); err != nil {
+			l.decodes = append(live, l.decodes[i+1:]...)
+			return err
 		}
 	}
 	l.decodes = live
+	return nil
+}
+
+// ended judges how a decoder ended. In escapes, which are mostly those of programs, a
+// failure says nothing.
+func (l *stream) ended(d *decode) error {
+	d.sure = d.sure || d.likely != nil && d.likely()
+	switch {
+	case d.err == nil && d.stream.depth > l.s.opt.Depth:
+		return &LimitError{"depth", l.s.opt.Place, l.s.root.fed()}
+	case d.err == nil && d.entry != nil:
+		d.entry.read = true
+	case d.err == errOpaque || d.sure && !isRead(d.err) && (l.parent == nil || !l.linear):
+		return l.s.found(l, Finding{Rule: unreadable, Transform: d.name, Warning: true}, d.start, d.start+2)
+	}
 	return nil
 }

@@ -67,3 +67,25 @@ loop:
 end:
 	MOVQ AX, ret+32(FP)
 	RET
+
+// func skipFarBMI2(f *uint64, shift uint, b *byte, n int) int
+//
+// The same with a stride of 17: it reads 68*n-9 bytes of b.
+TEXT ·skipFarBMI2(SB), NOSPLIT, $0-40
+	BEGIN
+loop:
+	CMPQ AX, CX
+	JGE  end
+	XORQ DX, DX
+	GRAM(0, DX)
+	GRAM(17, DX)
+	GRAM(34, DX)
+	GRAM(51, DX)
+	TESTQ $1, DX
+	JNE  end
+	ADDQ $68, SI
+	INCQ AX
+	JMP  loop
+end:
+	MOVQ AX, ret+32(FP)
+	RET

@@ -152,25 +152,6 @@ func TestCodingsHoldLittle(t *testing.T) {
 	}
 }
 
-// TestUnreadable: what nobody can look into is told.
-func TestUnreadable(t *testing.T) {
-	r := mustRules(t, Config{Tokens: true})
-	head := func(flags, method byte) string {
-		return "PK\x03\x04\x14\x00" + string([]byte{flags, 0, method, 0}) + strings.Repeat("\x00", 16) + "\x05\x00\x00\x00a.txt" + "some bytes of the file"
-	}
-	for name, c := range map[string]struct {
-		zip  string
-		told bool
-	}{"encrypted": {head(1, 8), true}, "unknown": {head(0, 14), true}, "stored": {head(0, 0), false}, "plain": {zipped(nil, "text"), false}} {
-		for _, size := range []int{0, 1} {
-			f, out, err := scanAll(t, r, Options{}, "x "+c.zip, size)
-			if told := len(f) == 1 && f[0].Rule == "unreadable" && f[0].Warning && f[0].Offset == 2; err != nil || told != c.told || out != "x "+c.zip {
-				t.Errorf("%s by %d: %v %v", name, size, f, err)
-			}
-		}
-	}
-}
-
 func TestCheck(t *testing.T) {
 	rng := rand.New(rand.NewPCG(207, 208))
 	secret := randomSecret(rng)

@@ -6,27 +6,29 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// matchers caches the matchers of the first stage: one with the token rules, one
-// without. Neither depends on the secrets.
+// matchers caches the matchers of the first stage. None depends on the secrets.
 var matchers matcherCache
+
+// matcherKind says which token rules a matcher has: all, those in any case, or none.
+type matcherKind struct{ tokens, anyCase bool }
 
 type matcherCache struct {
 	mu   sync.Mutex
-	made map[bool]*literal.Matcher
+	made map[matcherKind]*literal.Matcher
 }
 
-func (c *matcherCache) get(tokens bool, lits []literal.Literal) (*literal.Matcher, error) {
+func (c *matcherCache) get(kind matcherKind, lits []literal.Literal) (*literal.Matcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m := c.made[tokens]; m != nil {
+	if m := c.made[kind]; m != nil {
 		return m, nil
 	}
 	m, err := literal.New(lits, callingPairs())
 	if err == nil {
 		if c.made == nil {
-			c.made = map[bool]*literal.Matcher{}
+			c.made = map[matcherKind]*literal.Matcher{}
 		}
-		c.made[tokens] = m
+		c.made[kind] = m
 	}
 	return m, err
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 
@@ -17,6 +18,9 @@ type needle struct {
 	secret    int // index in Known
 	transform string
 	text      []byte
+
+	joined     bool // it has letters and digits only: see joined.go
+	onlyJoined bool // it is looked for there only
 }
 
 // needlesOf returns the encodings of one secret. An encoding of several bytes at
@@ -28,9 +32,10 @@ type needle struct {
 func needlesOf(number int, s []byte) (out []needle) {
 	add := func(transform string, text []byte) {
 		if len(text) >= gramLen && !slices.ContainsFunc(out, func(n needle) bool { return string(n.text) == string(text) }) {
-			out = append(out, needle{number, transform, text})
+			out = append(out, needle{secret: number, transform: transform, text: text, joined: len(join(make([]byte, 0, len(text)+joinedRoom), text)) == len(text)})
 		}
 	}
+	defer func() { out = withJoined(out, number, s) }()
 	each := func(transform, sep, format string) {
 		var parts []string
 		for _, c := range s {
@@ -73,22 +78,29 @@ func needlesOf(number int, s []byte) (out []needle) {
 		return out
 	}
 	for i := range 5 {
-		t := base32At(s, i)
-		add("base32", t)
-		add("base32", []byte(strings.ToLower(string(t))))
+		for _, e := range []struct {
+			name string
+			*base32.Encoding
+		}{{"base32", base32.StdEncoding}, {"base32hex", base32.HexEncoding}} {
+			t := base32At(s, i, e.Encoding)
+			add(e.name, t)
+			add(e.name, []byte(strings.ToLower(string(t))))
+		}
+	}
+	for i := range 3 {
+		for _, zero := range []string{"`", " "} {
+			add("uuencode", uuAt(s, i, zero))
+		}
+	}
+	for _, alphabet := range baseWhole {
+		name := fmt.Sprintf("base%d", len(alphabet))
+		add(name, inBase(s, alphabet))
+		add(name, inBase(append(slices.Clone(s), '\n'), alphabet))
 	}
 	for i := range 4 {
 		for _, alphabet := range base85 {
 			add("base85", base85At(s, i, alphabet))
 		}
-	}
-	for _, sep := range []string{" ", ":"} {
-		each("hex spaced", sep, "%02x")
-		each("hex spaced", sep, "%02X")
-	}
-	each("quoted-printable", "", "=%02X")
-	for _, sep := range []string{",", " ", ", "} {
-		each("decimal bytes", sep, "%d")
 	}
 	add("utf-16", utf16(s))
 	return out
@@ -123,8 +135,8 @@ func utf16(s []byte) []byte {
 	return out
 }
 
-func base32At(s []byte, n int) []byte {
-	t := base32.StdEncoding.EncodeToString(append(make([]byte, n), s...))
+func base32At(s []byte, n int, e *base32.Encoding) []byte {
+	t := e.EncodeToString(append(make([]byte, n), s...))
 	return []byte(t[(n*8+4)/5 : (n+len(s))*8/5])
 }
 
@@ -149,4 +161,80 @@ func base85At(s []byte, n int, alphabet string) (out []byte) {
 		out = append(out, group...)
 	}
 	return out
+}
+
+// uuAt encodes the groups of three bytes that lie wholly in s, the first of which
+// begins at s[n], as uuencode does; zero is its character for no bit.
+func uuAt(s []byte, n int, zero string) (out []byte) {
+	for ; n+3 <= len(s); n += 3 {
+		for _, v := range []byte{s[n] >> 2, s[n]<<4&63 | s[n+1]>>4, s[n+1]<<2&63 | s[n+2]>>6, s[n+2] & 63} {
+			if v == 0 {
+				out = append(out, zero...)
+			} else {
+				out = append(out, ' '+v)
+			}
+		}
+	}
+	return out
+}
+
+// baseWhole lists the alphabets in which a secret is written as one number. A part of
+// such a text, and a text that holds more than the secret, has nothing in common with it.
+var baseWhole = []string{
+	"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz",
+	"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+	"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789",
+}
+
+func inBase(s []byte, alphabet string) (out []byte) {
+	n, base, digit := new(big.Int).SetBytes(s), big.NewInt(int64(len(alphabet))), new(big.Int)
+	for n.Sign() > 0 {
+		n.DivMod(n, base, digit)
+		out = append(out, alphabet[digit.Int64()])
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// withJoined adds to the forms of a secret their letters and digits alone, and those of
+// lists of its bytes. It marks the forms that have nothing else.
+func withJoined(forms []needle, number int, s []byte) []needle {
+	add := func(transform string, text []byte) {
+		if len(text) < minPart || distinct(text) < minDistinct && transform == "plain" {
+			return
+		}
+		if !slices.ContainsFunc(forms, func(n needle) bool { return string(n.text) == string(text) }) {
+			forms = append(forms, needle{secret: number, transform: transform, text: text, joined: true, onlyJoined: true})
+		}
+	}
+	for _, n := range forms {
+		if !n.joined {
+			add(n.transform, join(make([]byte, 0, len(n.text)+joinedRoom), n.text))
+		}
+	}
+	if len(s) > longSecret {
+		return forms
+	}
+	for _, list := range []struct{ name, format string }{
+		{"decimal bytes", "%d"}, {"decimal bytes", "%03d"}, {"decimal bytes", "chr%d"}, {"decimal bytes", "CHR%d"}, {"decimal bytes", "char%d"}, {"decimal bytes", "CHAR%d"},
+		{"hex", "0x%02x"}, {"hex", "0x%02X"}, {"hex", "x%02x"}, {"hex", "u00%02x"}, {"octal", "%03o"}, {"binary digits", "%08b"},
+	} {
+		var text []byte
+		for _, c := range s {
+			text = fmt.Appendf(text, list.format, c)
+		}
+		add(list.name, text)
+	}
+	// od and hexdump show pairs of bytes as numbers, the second byte first.
+	for i := range 2 {
+		var octal, hexed []byte
+		for at := i; at+2 <= len(s); at += 2 {
+			n := uint(s[at+1])<<8 | uint(s[at])
+			octal, hexed = fmt.Appendf(octal, "%06o", n), fmt.Appendf(hexed, "%04x", n)
+		}
+		add("octal pairs", octal)
+		add("hex pairs", hexed)
+	}
+	return forms
 }

@@ -43,6 +43,7 @@ type Rules struct {
 type Config struct {
 	Watched *WatchedSecrets // secrets by value
 	Tokens  bool            // secrets by their form
+	AnyCase bool            // with Tokens: only the forms of vendors, in any case of letters, for names
 	Entropy *Entropy        // anything that looks random; usually off, since ids and hashes do
 }
 
@@ -65,6 +66,9 @@ func NewRules(c Config) (*Rules, error) {
 	var lits []literal.Literal
 	if c.Tokens {
 		fs, err := allForms()
+		if c.AnyCase {
+			fs, err = vendorForms()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +84,7 @@ func NewRules(c Config) (*Rules, error) {
 	}
 	r.kinds = append(r.kinds, litKind{view: lookalike}) // what callingPairs finds
 	var err error
-	r.lits, err = matchers.get(c.Tokens, lits)
+	r.lits, err = matchers.get(matcherKind{c.Tokens, c.Tokens && c.AnyCase}, lits)
 	return r, err
 }
 

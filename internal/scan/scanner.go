@@ -24,6 +24,9 @@ type Options struct {
 	// Codings of the stream, in the order of the header Content-Encoding. The
 	// decoded bytes are scanned; the encoded ones leave as far as those are clear.
 	Codings []string
+	// Decoded is called with each piece of the stream, decoded from its Codings, before
+	// any of it leaves. Its error ends the stream. Nil: nobody is told.
+	Decoded func(p []byte) error
 	// OnFinding is called for each finding, blocked or not.
 	OnFinding func(Finding)
 	// Ask decides about a finding for which Action is Block. Until it returns,
@@ -32,6 +35,10 @@ type Options struct {
 	// they are not all there. Ask may be called again for the same finding, from
 	// another view. Nil: Block.
 	Ask func(f Finding, value []byte) Action
+
+	// GoOn makes the scanner go on behind a limit of views and decoders, without them.
+	// The rest is a finding, unreadable, and is searched as it stands.
+	GoOn bool
 
 	// Limits; zero: the defaults.
 	Depth  int   // views and decoders inside one another; 4
@@ -42,14 +49,16 @@ type Options struct {
 const (
 	freeWork   = 4 << 20  // steps before Work counts
 	freeOutput = 16 << 20 // bytes before Output counts
+	// decodedWork is the steps that each decoded byte adds to what Work allows.
+	decodedWork = 8
 	// chunk bytes go through all detectors at once.
 	chunk = 16 << 10
 	// A stream keeps history bytes of what it returned, because views begin
 	// before their trigger.
 	history = 512
 	// maxHeld ends a stream that decodes to nothing for ever. Decoders hold at
-	// most two of their blocks, which is 256 KiB for zstd.
-	maxHeld = 512 << 10
+	// most two of their blocks, which are 900 KB for bzip2.
+	maxHeld = 2 << 20
 )
 
 // A Scanner scans one direction of one stream. It is used by one goroutine at a
@@ -66,6 +75,7 @@ type Scanner struct {
 	views    []*view // for reuse
 	err      error
 
+	plain        bool // without views and decoders: see goOn
 	work, output int64
 	spared       int64 // bytes of output that were taken from opt.Spare
 }
@@ -86,6 +96,7 @@ func (r *Rules) NewScanner(o Options) *Scanner {
 	}
 	s := &Scanner{rules: r, opt: o}
 	s.root = newStream(s, nil, "", true)
+	s.root.told = true
 	s.err = s.root.addCodings(o.Codings)
 	return s
 }
@@ -106,7 +117,10 @@ func (s *Scanner) Push(dst, p []byte) (out []byte, err error) {
 		p = p[n:]
 		dst = s.give(dst, s.root.clear())
 		if s.held() > maxHeld {
-			return s.failed(dst, &LimitError{"bytes held", s.opt.Place, s.root.fed()})
+			if err := s.goOn(&LimitError{"bytes held", s.opt.Place, s.root.fed()}); err != nil {
+				return s.failed(dst, err)
+			}
+			dst = s.give(dst, s.root.clear())
 		}
 	}
 	return dst, nil
@@ -124,6 +138,18 @@ func (s *Scanner) End(dst []byte) (out []byte, err error) {
 	dst = s.give(dst, s.root.fed())
 	s.stop(ErrClosed)
 	return dst, nil
+}
+
+// goOn ends all views and decoders if err is of a limit of theirs and the scanner may
+// go on without them; otherwise it returns err.
+func (s *Scanner) goOn(err error) error {
+	if _, limit := err.(*LimitError); !limit || !s.opt.GoOn || s.plain {
+		return err
+	}
+	s.plain, s.work = true, 0
+	s.root.stop()
+	s.root.undecided = s.root.undecided[:0]
+	return s.found(s.root, Finding{Rule: unreadable, Warning: true}, s.root.fed()-1, s.root.fed())
 }
 
 // held returns how many bytes Push took and did not return yet.
@@ -210,6 +236,9 @@ func (s *Scanner) found(l *stream, f Finding, from, to int64) error {
 			break
 		}
 		if old.Rule == f.Rule && old.Secret == f.Secret && old.Offset < to && from < old.Offset+int64(old.Length) {
+			if from >= old.Offset && to <= old.Offset+int64(old.Length) && !f.Sealed {
+				return nil // all of it was told and decided already
+			}
 			// The same finding, by another view or a little further on.
 			end := max(old.Offset+int64(old.Length), to)
 			s.findings[i].Offset = min(old.Offset, from)
@@ -256,7 +285,7 @@ func (s *Scanner) act(f Finding, value []byte) error {
 // spend counts steps of the slow path against the stream's limit.
 func (s *Scanner) spend(steps int) error {
 	s.work += int64(steps)
-	if s.work > freeWork+s.opt.Work*s.root.fed() {
+	if s.work > freeWork+s.opt.Work*s.root.fed()+decodedWork*s.output {
 		return &LimitError{"work", s.opt.Place, s.root.fed()}
 	}
 	return nil

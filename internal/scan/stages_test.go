@@ -34,7 +34,7 @@ func BenchmarkStages(b *testing.B) {
 			text := t.text[1<<20:]
 			out := make([]byte, 0, 2*chunk)
 			var hits []literal.Hit
-			var odd []int
+			letters := make([]byte, 0, chunk+joinedRoom)
 			scanner, entering := r.NewScanner(Options{Action: Report}), in.NewScanner(Options{Action: Report})
 			defer scanner.Close()
 			defer entering.Close()
@@ -51,7 +51,12 @@ func BenchmarkStages(b *testing.B) {
 					}
 				}},
 				{"literals", func(p []byte) { hits = r.lits.Find(hits[:0], p, 0) }},
-				{"gaps", func(p []byte) { odd, _ = literal.Gaps(odd[:0], p) }},
+				{"join", func(p []byte) { letters = join(letters[:0], p) }},
+				{"joined", func(p []byte) {
+					for at := 0; at+gramLen < len(letters); at += joinedStride {
+						at += r.watched.skip(letters[at:], joinedStride)
+					}
+				}},
 				{"all", func(p []byte) { out, _ = scanner.Push(out[:0], p) }},
 				{"odd", func(p []byte) {
 					for at := 0; at < len(p); at++ {

@@ -18,6 +18,7 @@ type stream struct {
 	origin     int64 // where in parent it begins
 	coding     bool  // it is only decoded, not searched: see coding.go
 	codingName string
+	told       bool // its bytes are for Options.Decoded
 
 	buf   []byte
 	base  int64  // position of buf[0]
@@ -27,6 +28,7 @@ type stream struct {
 	dense   int64 // up to here every gram is looked at: see dense
 	seen    int64 // literals that end up to here were found
 	watched []partial
+	joined  joined
 	trials  []liveTrial
 	spare   [][]uint16
 	hits    []literal.Hit
@@ -34,8 +36,6 @@ type stream struct {
 
 	runs        run // of token characters, for the entropy
 	views       [viewKinds]*view
-	spaced      *view
-	binary      *view
 	packed      []*view
 	words       *view // of rules about phrases: the window that is open, see words.go
 	isWords     bool
@@ -43,11 +43,13 @@ type stream struct {
 	restart     int64 // from here words may be made for one that begins behind quiet
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
+	zip         *zipState
+	begun       bool // its first bytes were looked at
+	ending      bool
+	undecided   []int64 // zlib streams may begin there
 
-	seenSpaced int64 // blocks up to here were looked at
-	odd        []int // of them
-	half       int64 // a character that may call for a view and is not complete, or -1
-	scale      int64 // bytes of the parent for one; 0: 1
+	wide int64 // NULs before it were looked at
+	half int64 // a character that may call for a view and is not complete, or -1
 }
 
 // A mark maps position own of a stream to position parent of its parent. The bytes
@@ -89,9 +91,10 @@ func (l *stream) begin(s *Scanner, parent *stream, via string, linear bool) {
 // reset clears l and keeps its buffers.
 func (l *stream) reset() {
 	clear(l.buf[:cap(l.buf)])
+	clear(l.joined.text[:cap(l.joined.text)])
 	*l = stream{
 		buf: l.buf[:0], marks: l.marks[:0], watched: l.watched[:0], trials: l.trials[:0], spare: l.spare, hits: l.hits[:0],
-		queue: l.queue, packed: l.packed[:0], decodes: l.decodes[:0], odd: l.odd[:0],
+		joined: joined{text: l.joined.text[:0], open: l.joined.open[:0]}, queue: l.queue, undecided: l.undecided[:0], packed: l.packed[:0], decodes: l.decodes[:0],
 	}
 }
 
@@ -102,18 +105,13 @@ func (l *stream) stop() {
 			v.stream.stop()
 		}
 	}
-	for _, v := range []*view{l.spaced, l.binary} {
-		if v != nil {
-			v.stream.stop()
-		}
-	}
 	for _, v := range l.packed {
 		v.stream.stop()
 	}
 	for _, d := range l.decodes {
 		d.stop()
 	}
-	l.views, l.spaced, l.binary, l.packed, l.decodes = [viewKinds]*view{}, nil, nil, l.packed[:0], l.decodes[:0]
+	l.views, l.packed, l.decodes = [viewKinds]*view{}, l.packed[:0], l.decodes[:0]
 }
 
 func (l *stream) fed() int64 { return l.base + int64(len(l.buf)) }
@@ -139,14 +137,11 @@ func (l *stream) toParent(at int64) int64 {
 	if !l.linear {
 		return m.parent
 	}
-	return m.parent + (at-m.own)*max(l.scale, 1)
+	return m.parent + at - m.own
 }
 
 // endInParent translates the end of a match in l to one in its parent.
 func (l *stream) endInParent(to int64) int64 {
-	if l.scale > 1 {
-		return l.toParent(to-1) + 1 // not the gap behind it
-	}
 	if i, ok := slices.BinarySearchFunc(l.marks, to, func(m mark, to int64) int { return int(m.own - to) }); ok && i > 0 {
 		return l.marks[i].end
 	}
@@ -156,6 +151,11 @@ func (l *stream) endInParent(to int64) int64 {
 // feed searches p, the next bytes of the stream; end reports that they are the
 // last.
 func (l *stream) feed(p []byte, end bool) error {
+	if l.told && len(p) > 0 && l.s.opt.Decoded != nil {
+		if err := l.s.opt.Decoded(p); err != nil {
+			return err
+		}
+	}
 	l.buf = append(l.buf, p...)
 	if l.coding {
 		return l.feedCoding(end)
@@ -170,6 +170,9 @@ func (l *stream) feed(p []byte, end bool) error {
 		if err := l.findWatched(k, end); err != nil {
 			return err
 		}
+		if err := l.findJoined(k, end); err != nil {
+			return err
+		}
 	}
 	if err := l.findLiterals(end); err != nil {
 		return err
@@ -179,8 +182,8 @@ func (l *stream) feed(p []byte, end bool) error {
 			return err
 		}
 	}
-	if !l.isWords {
-		if err := l.runViews(end); err != nil {
+	if !l.isWords && !l.s.plain {
+		if err := l.runViews(end); err != nil && (l.parent != nil || l.s.goOn(err) != nil) {
 			return err
 		}
 	}
@@ -214,7 +217,7 @@ func (l *stream) clear() int64 {
 	// The beginning of a literal, or of something that triggers a view.
 	begun := l.s.rules.lits.Tail(l.buf)
 	if !l.isWords {
-		begun = max(begun, l.spacedTail(), runeTail(l.buf))
+		begun = max(begun, runeTail(l.buf))
 	}
 	to -= int64(begun)
 	if k := l.s.rules.watched; k != nil {
@@ -231,6 +234,7 @@ func (l *stream) clear() int64 {
 		for i := range l.watched {
 			to = min(to, l.watched[i].start)
 		}
+		to = min(to, l.joinedClear(k))
 	}
 	if n := l.s.rules.back; n > 0 {
 		at := len(l.buf)
@@ -250,16 +254,14 @@ func (l *stream) clear() int64 {
 			to = min(to, v.clear())
 		}
 	}
-	for _, v := range []*view{l.spaced, l.binary} {
-		if v != nil {
-			to = min(to, v.clear())
-		}
-	}
 	for _, v := range l.packed {
 		to = min(to, v.clear())
 	}
 	for _, d := range l.decodes {
 		to = min(to, d.clear())
+	}
+	if len(l.undecided) > 0 {
+		to = min(to, l.undecided[0])
 	}
 	return max(to, l.base)
 }
@@ -318,7 +320,7 @@ func (l *stream) findWatched(k *WatchedSecrets, end bool) error {
 				continue
 			}
 		}
-		found := k.seek(nil, b, at, l.probe, l.watched)
+		found := k.seek(nil, b, at, l.probe, l.watched, false)
 		cost += 4 + 16*len(found)
 		for i := range found {
 			m := found[i]

@@ -17,28 +17,59 @@ import (
 type tokenRule struct {
 	id      string
 	regex   string
-	entropy float64  // of the secret: less is an example or a placeholder
+	entropy float64  // of the secret: less is an example or a placeholder. Not for a vendor's form
 	group   int      // of the expression that holds the secret; 0: the first that is not empty
 	allow   []string // expressions of matches that are not secrets
+	vendor  bool     // a vendor documents the form: see newForm
 }
 
 // notOnWire lists the rules of gitleaks that can't be applied to a stream of bytes.
 var notOnWire = map[string]string{
-	"curl-auth-header":      "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
-	"curl-auth-user":        "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
-	"facebook-access-token": "no fixed part: digits, a bar, letters; the word facebook may stand anywhere in the file",
-	"freemius-secret-key":   "depends on the file's name",
-	"generic-api-key":       "any word after key, auth or token: a name of a variable as often as a secret",
-	"hashicorp-tf-password": "depends on the file's name",
+	"anthropic-admin-api-key": "anthropic-api-key finds it",
+	"curl-auth-header":        "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
+	"curl-auth-user":          "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
+	"facebook-access-token":   "no fixed part: digits, a bar, letters; the word facebook may stand anywhere in the file",
+	"freemius-secret-key":     "depends on the file's name",
+	"generic-api-key":         "any word after key, auth or token: a name of a variable as often as a secret",
+	"hashicorp-tf-password":   "depends on the file's name",
 	"kubernetes-secret-yaml": "depends on the file's name; what a secret holds is base64, in which the known ones and " +
 		"the forms of tokens are found",
 	"nuget-config-password": "depends on the file's name",
 	"pkcs12-file":           "is a rule about a file's name alone",
 }
 
-// ownRules extend the rules of gitleaks for traffic.
+// ownRules extend the rules of gitleaks for traffic, and to lengths and kinds of a
+// vendor's tokens that these do not know.
 var ownRules = []tokenRule{
+	// These take the place of gitleaks' rules with the same name, and find all that these do.
+	{id: "anthropic-api-key", regex: `\b(sk-ant-[\w-]{20,})` + ending, vendor: true, allow: inWords},
+	{id: "openai-api-key", regex: `\b(sk-(?:(?:proj|svcacct|admin|service)-[\w-]{20,}|[A-Za-z0-9]{32,}))` + ending, vendor: true, allow: inWords},
+	{id: "pypi-upload-token", regex: `\b(pypi-[\w-]{32,})` + ending, vendor: true, allow: inWords},
+	{id: "vault-service-token", regex: `\b(hv[sr]\.[\w-]{24,})` + ending, vendor: true, allow: inWords},
+	{id: "vault-batch-token", regex: `\b(hvb\.[\w-]{24,})` + ending, vendor: true, allow: inWords},
+	{id: "github-fine-grained-pat", regex: `\b(github_pat_\w{40,})` + ending, vendor: true},
+	{id: "aws-access-token", regex: `\b((?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})\b`, vendor: true},
+
+	{id: "vault-old-token", regex: `\b(s\.(?i:[a-z0-9]{24}))` + ending, entropy: 3.5, allow: []string{`s\.[A-Za-z]{24}`}},
+	{id: "model-token", regex: `\b(sk-or-v1-[0-9a-f]{32,}|gsk_[A-Za-z0-9]{40,}|xai-[A-Za-z0-9]{60,})` + ending, vendor: true},
+	{id: bearerToken, regex: `\b(?:Bearer|bearer|BEARER)[ \t+%20:="']{1,6}([\w.~+/-]{32,}={0,2})` + looseEnding, vendor: true, allow: append([]string{`^carboy-placeholder-`}, inWords...)},
 	{id: "private-key-begin", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40}`},
+}
+
+// inWords matches placeholders and names of variables where a token of any letters
+// could stand: at least three words of 2 to 14 letters, with separators between or in
+// camel case. Of 15,000 tokens of 24 random characters one is so, of longer ones far fewer.
+var inWords = []string{`^(?:(?:sk|pypi)-(?:ant|proj|svcacct|admin|service)?-?(?:[a-z]+\d\d-)?|hv[sbr]\.)?` +
+	oneWord + `(?:[-_./]+` + oneWord + `|[A-Z][a-z]{1,13}){2,}$`}
+
+const oneWord = `(?:[a-z]{2,14}|[A-Z]{2,14}|[A-Z][a-z]{1,13})`
+
+// examples are the values that vendors print in their manuals. In pieces, because
+// others look for such values in sources.
+var examples = map[string]bool{
+	"AKIA" + "IOSFODNN7EXAMPLE": true, "AKIA" + "I44QH8DHBEXAMPLE": true, "ASIA" + "IOSFODNN7EXAMPLE": true,
+	"sk_test_" + "4eC39HqLyjWDarjtT1zdp7dc": true, "sk_test_" + "BQokikJOvBiI2HlWgH4olfQ2": true,
+	"gho_" + "16C7e42F292c6912E7710c838347Ae178B4a": true, "ghu_" + "16C7e42F292c6912E7710c838347Ae178B4a": true,
 }
 
 // forWire rewrites the parts of which gitleaks builds rules for a service's name
@@ -93,17 +124,33 @@ const (
 	windowOfKey = 16 << 10 // a private key in full
 )
 
-var allForms = sync.OnceValues(makeForms)
+var (
+	allForms    = sync.OnceValues(func() (*forms, error) { return makeForms(false) })
+	vendorForms = sync.OnceValues(func() (*forms, error) { return makeForms(true) })
+)
 
-func makeForms() (*forms, error) {
+// makeForms compiles the rules; anyCase: those of vendors, for texts that may have
+// lost the case of their letters.
+func makeForms(anyCase bool) (*forms, error) {
 	fs := &forms{}
 	index := map[literal.Literal]int{}
 	var errs []error
-	for _, r := range append(gitleaksRules[:len(gitleaksRules):len(gitleaksRules)], ownRules...) {
-		if notOnWire[r.id] != "" {
+	own := map[string]bool{}
+	for _, r := range ownRules {
+		own[r.id] = true
+	}
+	for i, r := range append(gitleaksRules[:len(gitleaksRules):len(gitleaksRules)], ownRules...) {
+		if notOnWire[r.id] != "" || own[r.id] && i < len(gitleaksRules) {
 			continue
 		}
 		f, err := newForm(r)
+		if err == nil && anyCase {
+			if !f.vendor {
+				continue
+			}
+			r.regex, r.vendor, r.allow = "(?i)"+strings.ReplaceAll(r.regex, "(?-i:", "(?:"), true, f.allow
+			f, err = newForm(r)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -144,6 +191,15 @@ func newForm(r tokenRule) (*form, error) {
 	if f.anchors == nil {
 		return nil, fmt.Errorf("rule %s: no literal at a known place of a match: %s", r.id, text)
 	}
+	// Nobody writes a beginning with a separator in it by chance, nor these few. Then
+	// neither entropy nor a list of words says that it is no token.
+	few := []string{"gcp-api-key", "databricks-api-token", "gitlab-rrt"}
+	f.vendor = r.vendor || slices.Contains(few, r.id) || !slices.ContainsFunc(f.anchors, func(a anchor) bool {
+		return len(a.text) < 3 || a.lo > 0 || !strings.ContainsAny(a.text, "-_.~") || strings.HasPrefix(a.text, "---")
+	})
+	if f.vendor && !r.vendor {
+		f.allow = nil
+	}
 	if strings.HasPrefix(r.id, "private-key") {
 		f.window = windowOfKey
 	}
@@ -157,6 +213,9 @@ func newForm(r tokenRule) (*form, error) {
 	f.full = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A(?:` + text + `)`) })
 	f.allowed = sync.OnceValue(func() *regexp.Regexp {
 		all := append(gitleaksAllowed[:len(gitleaksAllowed):len(gitleaksAllowed)], f.allow...)
+		if f.vendor {
+			all = append(f.allow[:len(f.allow):len(f.allow)], `\A\z`)
+		}
 		return regexp.MustCompile(strings.Join(all, "|"))
 	})
 	return f, nil
@@ -206,6 +265,9 @@ func (f *form) secretIn(match []byte) (from, to int, ok bool) {
 		}
 	}
 	secret := match[from:to]
+	if f.vendor {
+		return from, to, !examples[string(secret)] && !f.allowed().Match(secret) && !(f.id == bearerToken && isKnownForm(secret))
+	}
 	if f.entropy > 0 && entropy(secret) <= f.entropy {
 		return 0, 0, false
 	}
@@ -216,6 +278,22 @@ func (f *form) secretIn(match []byte) (from, to int, ok bool) {
 		}
 	}
 	return from, to, !f.allowed().Match(secret)
+}
+
+const bearerToken = "bearer-token"
+
+// isKnownForm reports whether a more telling rule than bearerToken finds b.
+func isKnownForm(b []byte) bool {
+	fs, err := allForms()
+	return err == nil && slices.ContainsFunc(fs.list, func(f *form) bool {
+		if f.assigns || f.id == bearerToken || !slices.ContainsFunc(f.anchors, func(a anchor) bool {
+			return a.lo == 0 && len(b) >= len(a.text) && strings.EqualFold(string(b[:len(a.text)]), a.text)
+		}) || !f.full().Match(b) {
+			return false
+		}
+		_, _, ok := f.secretIn(b)
+		return ok
+	})
 }
 
 // entropy returns the Shannon entropy of b in bits per byte.

@@ -76,11 +76,14 @@ func TestRulesAreKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := map[string]bool{}
-	for _, r := range append(gitleaksRules, ownRules...) {
-		if ids[r.id] {
-			t.Errorf("rule %s twice", r.id)
+	for _, rules := range [][]tokenRule{gitleaksRules, ownRules} {
+		mine := map[string]bool{}
+		for _, r := range rules {
+			if mine[r.id] {
+				t.Errorf("rule %s twice", r.id)
+			}
+			ids[r.id], mine[r.id] = true, true
 		}
-		ids[r.id] = true
 	}
 	for id := range notOnWire {
 		if !ids[id] {
@@ -156,7 +159,7 @@ func oracle(r tokenRule, re *regexp.Regexp, allowed *regexp.Regexp, text string)
 			}
 		}
 		low := strings.ToLower(secret)
-		if r.entropy > 0 && entropy([]byte(secret)) <= r.entropy || allowed.MatchString(secret) ||
+		if r.entropy > 0 && entropy([]byte(secret)) <= r.entropy || examples[secret] || allowed.MatchString(secret) ||
 			slices.ContainsFunc(gitleaksStopwords, func(w string) bool { return strings.Contains(low, w) }) {
 			continue
 		}
@@ -172,9 +175,17 @@ func TestGitleaks(t *testing.T) {
 	fs, _ := allForms()
 	rng := rand.New(rand.NewPCG(41, 42))
 	want, got := 0, 0
+	theirs := map[string]tokenRule{}
+	for _, r := range gitleaksRules {
+		theirs[r.id] = r
+	}
 	for _, f := range fs.list {
-		re := regexp.MustCompile(f.regex)
-		src, _ := syntax.Parse(f.regex, syntax.Perl)
+		rule, ok := theirs[f.id]
+		if !ok {
+			rule = f.tokenRule
+		}
+		re := regexp.MustCompile(rule.regex)
+		src, _ := syntax.Parse(rule.regex, syntax.Perl)
 		mine := 0
 		for round := range many(12) {
 			text := []string{"", "token: ", "x = \"", "see\n", "{\"a\": '"}[rng.IntN(5)] + sample(rng, src)
@@ -183,7 +194,10 @@ func TestGitleaks(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s in %q: %v", f.id, text, err)
 			}
-			for _, w := range oracle(f.tokenRule, re, f.allowed(), text) {
+			for _, w := range oracle(rule, re, f.allowed(), text) {
+				if f.id == "vault-service-token" && text[w.from] == 's' || f.id == bearerToken && isKnownForm([]byte(text[w.from:w.to])) {
+					continue // another rule of ours
+				}
 				if f.id == "sourcegraph-access-token" && w.to-w.from == 40 {
 					continue // every commit of git looks like that; forWire leaves it out
 				}
@@ -233,6 +247,75 @@ func TestAssignment(t *testing.T) {
 	}
 }
 
+// TestVendorForms: what a vendor's token looks like is one, whatever its letters, its
+// length and what stands around it; only what the vendor prints as an example is none.
+// Beside each stands an honest text that is nearly the same.
+func TestVendorForms(t *testing.T) {
+	rules := mustRules(t, Config{Tokens: true})
+	rng := rand.New(rand.NewPCG(53, 54))
+	bodies := func(n int) []string {
+		return []string{
+			strings.Repeat("a", n), strings.Repeat("A", n), strings.Repeat("ab", n)[:n], strings.Repeat("0", n),
+			strings.Repeat("abcdefghijklmnopqrstuvwxyz0123456789", 6)[:n], strings.Repeat("A1b2C3d4E5f6", 17)[:n],
+			randomOf(rng, lowers+uppers+digits, n), randomOf(rng, lowers, n), "false" + randomOf(rng, lowers+uppers+digits, n-5),
+		}
+	}
+	around := []struct{ before, after string }{{"", ""}, {"token: ", "\n"}, {`{"key":"`, `"}`}, {"-H 'x-key: ", "'"}, {"CLAUDE_CODE_OAUTH_TOKEN=", "\n"}, {"/v1/", "/x"}, {"a?k=", "&b=1"}}
+	for _, f := range []struct {
+		prefix  string
+		lengths []int
+	}{
+		{"sk-" + "ant-oat01-", []int{20, 40, 86, 95, 150}}, {"sk-" + "ant-ort01-", []int{20, 95}}, {"sk-" + "ant-api03-", []int{24, 60, 95, 120}}, {"sk-" + "ant-", []int{20, 40, 100}},
+		{"sk-", []int{32, 48, 51}}, {"sk-" + "proj-", []int{20, 48, 156}}, {"pypi-" + "AgEIcHlwaS5vcmc", []int{17, 50, 200}}, {"pypi-", []int{40, 160}}, {"hv" + "s.", []int{24, 90}}, {"hv" + "b.", []int{140}},
+		{"gh" + "p_", []int{36}}, {"github_" + "pat_", []int{40, 82}}, {"gl" + "pat-", []int{20}}, {"sk_" + "live_", []int{24}}, {"AI" + "za", []int{35}}, {"np" + "m_", []int{36}}, {"hf_", []int{34}},
+		{"xo" + "xb-1234567890-1234567890", []int{24}}, {"gsk_", []int{52}}, {"Bearer ", []int{32, 60, 200}}, {"bearer ", []int{60}}, {"Authorization: Bearer ", []int{60}},
+	} {
+		for _, n := range f.lengths {
+			for i, body := range bodies(n) {
+				if f.prefix == "hf_" && i != 0 && i != 1 && i != 7 {
+					continue // letters only
+				}
+				a := around[rng.IntN(len(around))]
+				text := a.before + f.prefix + body + a.after
+				if found, _, err := scanAll(t, rules, Options{Action: Report}, text, i%3); err != nil || len(found) == 0 {
+					t.Errorf("not found: %q: %v", text, err)
+				}
+			}
+		}
+	}
+	// One value is told of once, so that a person is asked once.
+	for _, text := range []string{"Bearer sk-" + "ant-oat01-" + bodies(95)[6], "Bearer gh" + "p_" + bodies(36)[6], "sk-" + "ant-api03-" + bodies(93)[6] + "AA", "Bearer " + bodies(60)[6], "AK" + "IA" + randomOf(rng, uppers+"234567", 16)} {
+		if found, _, err := scanAll(t, rules, Options{Action: Report}, text+"\n", 0); err != nil || len(found) != 1 {
+			t.Errorf("%q: %v %v", text, found, err)
+		}
+	}
+	for _, id := range []string{"AAAAAAAAAAAAAAAA", "1234567890ABCDEF", "IOSFODNN8EXAMPLE", randomOf(rng, uppers+digits, 16)} {
+		if found, _, err := scanAll(t, rules, Options{Action: Report}, "id "+"AK"+"IA"+id+"\n", 0); err != nil || len(found) == 0 {
+			t.Errorf("not found: AKIA and %q: %v", id, err)
+		}
+	}
+	honest := []string{
+		"sk-ant-api03-your-key-goes-here", "sk-ant-your-key-goes-in-here", "ANTHROPIC_API_KEY=sk-ant-...", "sk-proj-your-project-key-here", "sk-container-fluid-layout-left", "task-0123456789abcdef0123456789abcdef",
+		"disk-ant-0123456789abcdef0123", "pypi-publish-action-for-trusted-publishers", "hvs.computeValue(x)", "gh" + "p_short", "github_pat_example", "Bearer ${TOKEN}", "Bearer $ANTHROPIC_API_KEY_OF_THE_WHOLE_TEAM",
+		"Authorization: Bearer <your-access-token-goes-here-please>", "`Bearer ${process.env.ANTHROPIC_API_KEY_OF_THE_TEAM}`", "'Bearer ' + process.env.ANTHROPIC_API_KEY_OF_THE_TEAM", "Bearer your_access_token_from_the_dashboard",
+		"Bearer config.authentication.accessToken.value", "bearer authentication is described in RFC 6750", "the bearer of-this-letter-may-pass-through-the-gate", "Bearer YOUR_ACCESS_TOKEN_FROM_THE_DASHBOARD", "Bearer thisIsTheNameOfOneVariableInCamelCase", "AK" + "IASHORT",
+		"Bearer carboy-placeholder-" + randomOf(rng, lowers+digits, 40), "xoxb-your-token-goes-here-please", "sk_test_key", "sk-learn==1.5.0",
+	}
+	for e := range examples {
+		honest = append(honest, e)
+	}
+	for _, text := range honest {
+		for _, a := range around {
+			if a.before == "/v1/" {
+				continue // what follows in a path is a part of it
+			}
+			if found, _, err := scanAll(t, rules, Options{Action: Report}, a.before+text+a.after, 0); err != nil || len(found) > 0 {
+				t.Errorf("%q: %v %v", a.before+text+a.after, found, err)
+			}
+		}
+	}
+}
+
 // TestTokensInJSON: what stands in a JSON string, as an agent's requests have
 // files in them, is found as in the file.
 func TestTokensInJSON(t *testing.T) {
@@ -248,6 +331,7 @@ func TestTokensInJSON(t *testing.T) {
 		`{"content":"adafruit_key = \"` + key + `\"\n"}`,
 		`adafruit_key%20%3D%20%22` + key + `%22`,
 		`a=1&token=` + strings.Replace(pat, "_", "%5F", 1) + `&b=2`,
+		string(utf16([]byte("token: " + pat + "\n"))), "\x00" + string(utf16([]byte("AK"+"IA"+randomOf(rng, uppers+"234567", 16)+"\n"))),
 	} {
 		if f, _, err := scanAll(t, rules, Options{Action: Report}, text, 0); err != nil || len(f) == 0 {
 			t.Errorf("%s: %v %v", text, f, err)

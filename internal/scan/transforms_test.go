@@ -185,6 +185,44 @@ var transforms = []transform{
 	{name: "separated", apply: func(rng *rand.Rand, s string) string {
 		return strings.Join(strings.Split(s, ""), []string{"-", " ", ".", ", ", "|", `","`, "\n"}[rng.IntN(7)])
 	}},
+	{name: "groups", apply: func(rng *rand.Rand, s string) string {
+		return inGroups(s, 2+rng.IntN(6), func() string { return "-" })
+	}},
+	{name: "groups, changing separators", apply: func(rng *rand.Rand, s string) string {
+		return inGroups(s, 2+rng.IntN(6), func() string { return []string{"-", " ", ", ", "\n", " / ", "::", `","`, "…"}[rng.IntN(8)] })
+	}},
+	{name: "JSON list", apply: func(_ *rand.Rand, s string) string {
+		b, _ := json.MarshalIndent(strings.Split(s, ""), "", "  ")
+		return string(b)
+	}},
+	{name: "one a line", apply: func(_ *rand.Rand, s string) string { return inGroups(s, 1, func() string { return "\r\n    " }) }},
+	{name: "bytes with any separator", apply: func(rng *rand.Rand, s string) string {
+		format := []string{"%d", "%02x", "%02X", "0x%02x", "0x%02X", "%03d", `\x%02x`, "%03o", "chr(%d)", "%08b"}[rng.IntN(10)]
+		return all([]string{";", "|", ".", " + ", "\n", "\t", "  ", "_", "||", ",\n  "}[rng.IntN(10)], format)(rng, s)
+	}},
+	{name: "xxd", apply: func(rng *rand.Rand, s string) string { return dumped(rng, s, "%08x:", "%02x%02x", 0, true) }},
+	{name: "hexdump -C", apply: func(rng *rand.Rand, s string) string { return hex.Dump([]byte(strings.Repeat("x", rng.IntN(16)) + s)) }},
+	{name: "od", apply: func(rng *rand.Rand, s string) string { return dumped(rng, s, "%07o", "%06o", 8, false) }},
+	{name: "od -x", apply: func(rng *rand.Rand, s string) string { return dumped(rng, s, "%07o", "%04x", 8, false) }},
+	{name: "base58", apply: func(_ *rand.Rand, s string) string { return string(inBase([]byte(s), baseWhole[0])) }},
+	{name: "base62", apply: func(rng *rand.Rand, s string) string { return string(inBase([]byte(s), baseWhole[1+rng.IntN(3)])) }},
+	{name: "base32hex", apply: func(rng *rand.Rand, s string) string {
+		return base32.HexEncoding.EncodeToString([]byte(strings.Repeat("x", rng.IntN(5)) + s))
+	}},
+	{name: "uuencode", apply: func(rng *rand.Rand, s string) string {
+		b, zero := []byte(strings.Repeat("x", rng.IntN(45))+s+"\n"), []string{"`", " "}[rng.IntN(2)]
+		out := "begin 644 file\n"
+		for ; len(b) > 0; b = b[min(45, len(b)):] {
+			line := append(bytes.Clone(b[:min(45, len(b))]), 0, 0)
+			out += string(rune(' '+min(45, len(b)))) + string(uuAt(line, 0, zero)) + "\n"
+		}
+		return out + zero + "\nend\n"
+	}},
+	{name: "strings put together", apply: func(rng *rand.Rand, s string) string {
+		return inGroups(s, 1+rng.IntN(9), func() string {
+			return []string{`" + "`, `" +` + "\n\t" + `"`, "' '", `' || '`, `", "`, `" . "`, `""`, "` + `", `" \` + "\n" + `"`, `"  <>  "`}[rng.IntN(10)]
+		})
+	}},
 	{name: "zero width", apply: mixed(func(c byte) string { return string(c) + "\u200b" })},
 	{name: "full width", apply: func(_ *rand.Rand, s string) string {
 		var out []rune
@@ -240,6 +278,42 @@ var transforms = []transform{
 		}
 		return out
 	}},
+}
+
+// inGroups puts a separator behind each n characters.
+func inGroups(s string, n int, sep func() string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if i > 0 && i%n == 0 {
+			b.WriteString(sep())
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// dumped is what xxd and od print by default: an offset, pairs of bytes, in whatever
+// order, and the text beside them.
+func dumped(rng *rand.Rand, s, offset, pair string, swap uint, beside bool) string {
+	b := []byte(strings.Repeat("x", rng.IntN(16)) + s + "\n")
+	b = append(b, 0)[:len(b)+len(b)%2]
+	var out strings.Builder
+	for at := 0; at < len(b); at += 16 {
+		line := b[at:min(len(b), at+16)]
+		fmt.Fprintf(&out, offset, at)
+		for i := 0; i < len(line); i += 2 {
+			if swap > 0 {
+				fmt.Fprintf(&out, " "+pair, uint(line[i+1])<<8|uint(line[i]))
+			} else {
+				fmt.Fprintf(&out, " "+pair, line[i], line[i+1])
+			}
+		}
+		if beside {
+			fmt.Fprintf(&out, "  %s", strings.ReplaceAll(string(line), "\n", "."))
+		}
+		out.WriteString("\n")
+	}
+	return out.String()
 }
 
 // gitPack is a pack with one blob, which the secret is in.
@@ -356,8 +430,16 @@ func TestTransforms(t *testing.T) {
 func TestForms(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	s := []byte(randomOf(rng, lowers+uppers+digits, 40))
-	if n := len(needlesOf(0, s)); n != 68 {
-		t.Errorf("%d forms of a secret: docs/scanning.md says 68", n)
+	forms, more := 0, 0
+	for _, n := range needlesOf(0, s) {
+		if n.onlyJoined {
+			more++
+		} else {
+			forms++
+		}
+	}
+	if forms != 81 || more != 31 {
+		t.Errorf("%d forms of a secret and %d more of its letters and digits: docs/scanning.md says something else", forms, more)
 	}
 	var b bytes.Buffer
 	w := ascii85.NewEncoder(&b)

@@ -3,9 +3,9 @@ package scan
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
-	"math/bits"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -23,6 +23,7 @@ const (
 	noView    viewKind = iota
 	unescape           // percent, \u, \x, entities, in any mixture
 	lookalike          // characters beyond ASCII that look like it, or are invisible
+	wide               // UTF-16, where a token may be: a separator or AK and a NUL
 	viewKinds
 
 	packed viewKind = viewKinds // base64 of something compressed: a view for each beginning
@@ -47,12 +48,15 @@ var triggers = sync.OnceValue(func() (out []trigger) {
 	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
 		out = append(out, trigger{text: s, view: unescape})
 	}
-	for _, s := range []string{"H4sI", "KLUv", "UEsD", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
+	for _, s := range []string{"H4sI", "KLUv", "UEsD", "Qlpo", "/Td6WFoA", "N3q8ryc", "BCJNGA", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
 		out = append(out, trigger{text: s, view: packed})
 	}
-	for _, d := range magics {
-		for _, s := range d.magic {
-			out = append(out, trigger{text: s, magic: d.kind})
+	for kind, f := range formats {
+		for _, s := range f.magic {
+			if f.first {
+				continue
+			}
+			out = append(out, trigger{text: s, magic: decodeKind(kind)})
 		}
 	}
 	return out
@@ -70,10 +74,7 @@ type view struct {
 	until  int64 // position in the parent where it ends, without a further trigger
 	over   bool
 
-	period int // of spaced
-	gap    []byte
-	space  bool // of words: the last was one
-	same   int  // characters in a row that are like the gap
+	space bool // of words: the last was one
 }
 
 func newView(l *stream, kind string, from int64, linear bool) *view {
@@ -110,7 +111,7 @@ func (s *Scanner) drop(v *view) {
 		return
 	}
 	v.stream.reset()
-	*v = view{stream: v.stream, out: v.out[:0], gap: v.gap[:0]}
+	*v = view{stream: v.stream, out: v.out[:0]}
 	s.views = append(s.views, v)
 }
 
@@ -118,7 +119,7 @@ func (s *Scanner) drop(v *view) {
 func (v *view) at(pos int64) {
 	own := v.stream.fed() + int64(len(v.out))
 	last := &v.stream.marks[len(v.stream.marks)-1]
-	if v.stream.linear && last.parent+(own-last.own)*max(v.stream.scale, 1) == pos {
+	if v.stream.linear && last.parent+own-last.own == pos {
 		return // the last mark implies it
 	}
 	if last.own == own && len(v.stream.marks) > 1 {
@@ -148,7 +149,7 @@ func (v *view) advance(l *stream, to int64, end bool) error {
 	used, stop := v.decode(v, in, v.done, end)
 	v.done += int64(used)
 	v.over = stop || end
-	if err := l.s.spend(len(in)/2 + 1); err != nil {
+	if err := l.s.spend(used/2 + 1); err != nil {
 		return err
 	}
 	return v.stream.feed(v.out, v.over)
@@ -174,6 +175,9 @@ func (l *stream) runViews(end bool) error {
 			return err
 		}
 	}
+	if err := l.runFirst(end); err != nil {
+		return err
+	}
 	for _, h := range l.hits {
 		kind := &l.s.rules.kinds[h.ID]
 		at := l.base + int64(h.Pos)
@@ -182,6 +186,8 @@ func (l *stream) runViews(end bool) error {
 		case kind.view == lookalike:
 			err = l.looksAlike(at)
 		case !l.mayBegin(kind.view, at):
+		case kind.magic != 0 && l.within>>wide&1 != 0:
+			// Without its NULs, something compressed looks broken.
 		case kind.magic != 0:
 			err = l.beginDecode(kind.magic, at)
 		case kind.view == packed:
@@ -191,6 +197,20 @@ func (l *stream) runViews(end bool) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	for l.wide = max(l.wide, l.base); ; l.wide++ {
+		i := bytes.IndexByte(l.buf[l.wide-l.base:], 0)
+		if i < 0 {
+			l.wide = l.fed()
+			break
+		}
+		l.wide += int64(i)
+		b := l.buf[:l.wide-l.base]
+		if n := len(b); n > 0 && (b[n-1] == '-' || b[n-1] == '_' || b[n-1] == '.' || bytes.HasSuffix(b, []byte("A\x00K"))) && l.mayBegin(wide, l.wide) {
+			if err := l.called(wide, l.wide); err != nil {
+				return err
+			}
 		}
 	}
 	for i, v := range l.views {
@@ -206,10 +226,35 @@ func (l *stream) runViews(end bool) error {
 			l.views[i] = nil
 		}
 	}
-	if err := l.findSpaced(end); err != nil {
-		return err
-	}
 	return l.runDecodes(end)
+}
+
+// runFirst starts the decoders whose magic counts only at the beginning of l, and those
+// for which there were too few bytes.
+func (l *stream) runFirst(end bool) error {
+	l.ending = end
+	if again := l.undecided; len(again) > 0 {
+		l.undecided = nil
+		for _, at := range again {
+			if err := l.beginDecode(isZlib, at); err != nil {
+				return err
+			}
+		}
+	}
+	const longest = 3
+	if l.begun || l.parent != nil && l.linear || len(l.buf) < longest && !end {
+		return nil
+	}
+	l.begun = true
+	if len(l.buf) >= 2 && isZlibHead(l.buf[0], l.buf[1]) && !slices.Contains(zlibHeads, string(l.buf[:2])) {
+		return l.beginDecode(isZlib, 0)
+	}
+	for kind, f := range formats {
+		if f.first && strings.HasPrefix(string(l.buf[:min(longest, len(l.buf))]), f.magic[0]) {
+			return l.beginDecode(decodeKind(kind), 0)
+		}
+	}
+	return nil
 }
 
 // mayBegin reports whether the trigger at position at may start something. In a
@@ -299,6 +344,9 @@ func (l *stream) called(kind viewKind, at int64) error {
 		case lookalike:
 			v = newView(l, "lookalike", max(l.base, at-viewBefore), true)
 			v.decode = decodeLookalikes
+		case wide:
+			v = newView(l, "utf-16", max(l.base, at-viewBefore), true)
+			v.decode = decodeWide
 		}
 		v.stream.within = l.within | 1<<kind
 		l.views[kind] = v
@@ -320,6 +368,17 @@ func (l *stream) isText(at int64) bool {
 		}
 	}
 	return utf8.Valid(b)
+}
+
+func decodeWide(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	for i, c := range in {
+		if c != 0 {
+			v.at(pos + int64(i))
+			v.out = append(v.out, c)
+		}
+	}
+	v.at(pos + int64(len(in)))
+	return len(in), false
 }
 
 // special marks the bytes that begin an escape.
@@ -552,251 +611,6 @@ func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
 	return append(dst, raw...)
 }
 
-// findSpaced looks for characters with the same separator between any two, and for
-// bytes in binary digits. It looks at blocks that begin at multiples of their
-// length, so the result does not depend on how the stream is cut. Sixteen characters
-// and their gaps fill half a block, wherever they begin.
-func (l *stream) findSpaced(end bool) error {
-	for _, v := range []**view{&l.spaced, &l.binary} {
-		if *v == nil {
-			continue
-		}
-		if err := (*v).advance(l, l.fed(), end); err != nil {
-			return err
-		}
-		if (*v).over {
-			l.s.drop(*v)
-			*v = nil
-		}
-	}
-	if l.depth >= l.s.opt.Depth {
-		return nil
-	}
-	rest := l.bytes(l.seenSpaced, l.fed())
-	var n int
-	l.odd, n = literal.Gaps(l.odd[:0], rest)
-	if rest = rest[n*literal.BlockLen:]; end && len(rest) >= gramLen {
-		var last [2*literal.BlockLen + literal.BlockReach]byte
-		copy(last[:], rest)
-		was := len(l.odd)
-		l.odd, _ = literal.Gaps(l.odd, last[:])
-		for i := range l.odd[was:] {
-			l.odd[was+i] += n * literal.BlockLen
-		}
-	}
-	from := l.seenSpaced
-	l.seenSpaced += int64(n * literal.BlockLen)
-	for _, at := range l.odd {
-		if err := l.lookSpaced(from+int64(at), end); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lookSpaced starts the views that the block at position block needs.
-func (l *stream) lookSpaced(block int64, end bool) error {
-	stop := min(block+literal.BlockLen+literal.BlockReach, l.fed())
-	for at := block; at+gramLen <= min(block+literal.BlockLen, stop); at += gramLen {
-		w := binary.LittleEndian.Uint64(l.buf[at-l.base:])
-		if w == bits.RotateLeft64(w, 8) {
-			continue // one byte again and again
-		}
-		if ones := bits.OnesCount64(w & 0x0101010101010101); w&0xeeeeeeeeeeeeeeee == 0x2020202020202020 && 1 < ones && ones < 7 &&
-			bits.OnesCount64(w&0x1010101010101010) >= gramLen-1 {
-			if err := l.beginBinary(at, end); err != nil {
-				return err
-			}
-		}
-		x, y, z := (w^w>>16)<<16, (w^w>>24)<<24, (w^w>>32)<<32
-		if x == 0 || y == 0 || z == 0 {
-			continue // the same characters again and again, as in `\t\t\t`
-		}
-		x, y, z = x>>16, y>>24, z>>32
-		if z&0x00ffffff != 0 && z&0xffffff00 != 0 && z&0xffff00ff != 0 && z&0xff00ffff != 0 &&
-			y&0xff00ffff00 != 0 && y&0xffff00ff != 0 && y&0xffff00ffff != 0 && x&0xff00ff00ff00 != 0 && x&0xff00ff00ff != 0 {
-			continue
-		}
-		if l.spaced != nil && at < l.spaced.done || !l.mayBegin(noView, at) {
-			continue
-		}
-		// The longest first: equal bytes within a gap would look like a shorter gap.
-		for _, p := range [...]struct {
-			differ        uint64
-			period, phase int
-		}{
-			{z & 0xffffff00, 4, 0}, {z & 0xffff00ff, 4, 1}, {z & 0xff00ffff, 4, 2}, {z & 0x00ffffff, 4, 3},
-			{y & 0xff00ffff00, 3, 0}, {y & 0xffff00ff, 3, 1}, {y & 0xffff00ffff, 3, 2},
-			{x & 0xff00ff00ff00, 2, 0}, {x & 0xff00ff00ff, 2, 1},
-		} {
-			if p.differ == 0 && l.isGap(at+int64(p.phase), block, stop, p.period) {
-				if err := l.beginSpaced(at+int64(p.phase), p.period, end); err != nil {
-					return err
-				}
-				break
-			}
-		}
-	}
-	return nil
-}
-
-// spacedTail returns how many bytes at the end of l look like the beginning of
-// spaced characters or binary digits whose block is not complete.
-func (l *stream) spacedTail() (longest int) {
-	const most = 2 * literal.BlockLen // a block that is not whole, and what began before it
-	b := l.buf[max(0, len(l.buf)-most-4):]
-	digits := 0
-	for n := 1; n <= len(b) && isBinary(b[len(b)-n]); n++ {
-		if b[len(b)-n]&^1 == '0' {
-			digits++
-		}
-		if digits >= gramLen {
-			longest = n
-		}
-	}
-	for period := 2; period <= 4; period++ {
-		for end := len(b) - period; end < len(b); end++ {
-			// b[end] is the last character.
-			if end < 0 || b[end] <= ' ' {
-				continue
-			}
-			n := 0
-			for at := end - period; at >= 0 && !isWord(b[at+1]) && b[at] != b[at+1]; at -= period {
-				if n > 0 && !bytes.Equal(b[at+1:at+period], b[end-period+1:end]) {
-					break
-				}
-				n++
-			}
-			if n >= 2 {
-				longest = max(longest, len(b)-end+n*period)
-			}
-		}
-	}
-	return longest
-}
-
-// isGap reports whether the bytes between the character at position at and the next
-// are a separator: the same bytes stand between the characters around it, over most
-// of sixteen bytes between block and stop, and the characters are not all the same,
-// as in a table of zeros.
-func (l *stream) isGap(at, block, stop int64, period int) bool {
-	p := int64(period)
-	if at+p >= stop {
-		return false
-	}
-	gap := l.bytes(at+1, at+p)
-	for _, c := range gap {
-		if isWord(c) || c >= 0x80 {
-			return false
-		}
-	}
-	char := func(at int64) byte { return l.buf[at-l.base] }
-	if char(at) <= ' ' || char(at) == gap[0] {
-		return false
-	}
-	from, to := at, at+p
-	for from-p >= block && bytes.Equal(l.bytes(from-p+1, from), gap) {
-		from -= p
-	}
-	for to+p <= stop && bytes.Equal(l.bytes(to+1, to+p), gap) {
-		to += p
-	}
-	differ := false
-	for i := from; i < to; i += p {
-		differ = differ || char(i) != char(at)
-	}
-	return differ && to-from >= 2*gramLen-p
-}
-
-// beginSpaced starts a view of spaced characters, of which one is at position at.
-func (l *stream) beginSpaced(at int64, period int, end bool) error {
-	gap := l.bytes(at+1, at+int64(period))
-	for same, p, from := 0, int64(period), max(l.base, at-viewBefore); at-p >= from && bytes.Equal(l.bytes(at-p+1, at), gap); at -= p {
-		if l.buf[at-p-l.base] != gap[0] {
-			same = 0
-		} else if same++; same > maxSame {
-			break
-		}
-	}
-	v := newView(l, "spaced", at, true)
-	v.period, v.gap, v.stream.scale = period, append(v.gap, gap...), int64(period)
-	v.decode = decodeSpaced
-	return l.advanceNew(&l.spaced, v, end)
-}
-
-// beginBinary starts a view at the beginning of a run of binary digits.
-func (l *stream) beginBinary(at int64, end bool) error {
-	if l.binary != nil && at < l.binary.done || !l.mayBegin(noView, at) {
-		return nil
-	}
-	from := at
-	for from > max(l.base, at-viewBefore) && isBinary(l.buf[from-1-l.base]) {
-		from--
-	}
-	v := newView(l, "binary digits", from, true)
-	v.decode = decodeBinary
-	return l.advanceNew(&l.binary, v, end)
-}
-
-// advanceNew replaces an earlier view, which ended before v began, and advances v.
-func (l *stream) advanceNew(place **view, v *view, end bool) error {
-	if *place != nil {
-		l.s.drop(*place)
-	}
-	*place = v
-	err := v.advance(l, l.fed(), end)
-	if err == nil && v.over {
-		l.s.drop(v)
-		*place = nil
-	}
-	return err
-}
-
-func isBinary(c byte) bool { return c == '0' || c == '1' || c == ' ' || c == ',' }
-
-func decodeBinary(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
-	n, digits, from := byte(0), 0, 0
-	for i, c := range in {
-		if !isBinary(c) {
-			return i, true
-		}
-		if c == ' ' || c == ',' {
-			n, digits, from = 0, 0, i+1
-			continue
-		}
-		n = n<<1 | c&1
-		if digits++; digits == 8 {
-			v.at(pos + int64(from))
-			v.out = append(v.out, n)
-			n, digits, from = 0, 0, i+1
-			v.at(pos + int64(from))
-		}
-	}
-	return from, false
-}
-
-// maxSame bounds the characters in a row that equal the gap: more are a ruler line.
-const maxSame = 3
-
-func decodeSpaced(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
-	for i := 0; i < len(in); i += v.period {
-		if in[i] != v.gap[0] {
-			v.same = 0
-		} else if v.same++; v.same > maxSame {
-			return i, true
-		}
-		if i+v.period > len(in) && !end {
-			v.same = 0
-			return i, false
-		}
-		v.out = append(v.out, in[i])
-		if i+v.period > len(in) || !bytes.Equal(in[i+1:i+v.period], v.gap) {
-			return i + 1, true
-		}
-	}
-	return (len(in) + v.period - 1) / v.period * v.period, false
-}
-
 // beginPacked starts a view of base64 at the position of a trigger.
 func (l *stream) beginPacked(at int64) error {
 	if l.depth >= l.s.opt.Depth {
@@ -818,15 +632,18 @@ func (l *stream) beginPacked(at int64) error {
 	return nil
 }
 
+// packs reports whether something compressed may be under way in l.
+func (l *stream) packs() bool { return len(l.decodes) > 0 || len(l.undecided) > 0 }
+
 func (l *stream) runPacked(end bool) error {
 	live := l.packed[:0]
 	for _, v := range l.packed {
-		if !v.over && (len(v.stream.decodes) > 0 || v.stream.fed() <= 16) {
+		if !v.over && (v.stream.packs() || v.stream.fed() <= 16) {
 			if err := v.advance(l, l.fed(), end); err != nil {
 				return err
 			}
 		}
-		if !v.over && v.stream.fed() > 16 && len(v.stream.decodes) == 0 {
+		if !v.over && v.stream.fed() > 16 && !v.stream.packs() {
 			v.over = true // nothing compressed
 		}
 		if v.over {

@@ -18,14 +18,16 @@ const (
 	// minPart bytes of a secret, before encoding, count as the secret.
 	minPart = 16
 
-	gramLen  = 8
-	stride   = minPart - gramLen + 1 // any MinPart bytes hold a whole gram at a multiple of it
-	minPiece = 6                     // bytes of a secret that are more than chance: a gram of base64
-	perGram  = 32                    // needles that are tried for one gram
-	reach    = 2 * minPart           // how far left of a gram its match may begin
+	gramLen = 8
+	stride  = minPart - gramLen + 1 // any MinPart bytes hold a whole gram at a multiple of it
+	// The same for minJoined letters and digits, if every secret has as many.
+	joinedStride, minJoined = minJoined - gramLen + 1, 24
+	minPiece                = 6           // bytes of a secret that are more than chance: a gram of base64
+	perGram                 = 32          // needles that are tried for one gram
+	reach                   = 2 * minPart // how far left of a gram its match may begin
 )
 
-// Known is an immutable set of secrets, in all encodings that are watched for.
+// WatchedSecrets is an immutable set of secrets, in all encodings that are watched for.
 //
 // A table holds every window of eight bytes of every encoding. Of a stream only
 // every ninth window is looked up, because any 16 bytes of an encoding contain one
@@ -46,7 +48,9 @@ type WatchedSecrets struct {
 	alphabet byteSet      // of all needles
 	pairs    [1024]uint64 // two bytes that follow one another in a needle
 	breaks   bool         // a needle contains a line break
-	longest  int          // needle
+
+	joinedStep int // of letters and digits: stride or joinedStride
+	longest    int // needle
 }
 
 type watchedSecret struct {
@@ -71,7 +75,7 @@ const (
 	longSecret = 256
 )
 
-// NewKnown prepares secrets for the search. Findings show their names, the keys of
+// NewWatchedSecrets prepares secrets for the search. Findings show their names, the keys of
 // values.
 func NewWatchedSecrets(values map[string]secret.Value) (*WatchedSecrets, error) {
 	k := &WatchedSecrets{}
@@ -99,6 +103,12 @@ func NewWatchedSecrets(values map[string]secret.Value) (*WatchedSecrets, error) 
 		})
 		if err != nil {
 			return nil, err
+		}
+	}
+	k.joinedStep = joinedStride
+	for i := range k.needles {
+		if n := &k.needles[i]; n.joined && len(n.text) >= minPart && len(n.text) < minJoined {
+			k.joinedStep = stride
 		}
 	}
 	k.index(windows)
@@ -186,6 +196,9 @@ func (k *WatchedSecrets) index(windows int) {
 	for i, n := range k.needles {
 		k.longest = max(k.longest, len(n.text))
 		for j, c := range n.text {
+			if n.onlyJoined {
+				break
+			}
 			k.alphabet.add(c)
 			k.breaks = k.breaks || c == '\n' || c == '\r'
 			if j > 0 {
@@ -335,11 +348,15 @@ type partial struct {
 
 // seek looks up the gram at b[at:], which is at position pos, and appends the
 // matches around it, as far as b goes.
-func (k *WatchedSecrets) seek(dst []partial, b []byte, at int, pos int64, live []partial) []partial {
+// joined says that b is letters and digits of a stream, without what was between.
+func (k *WatchedSecrets) seek(dst []partial, b []byte, at int, pos int64, live []partial, joined bool) []partial {
 	g := binary.LittleEndian.Uint64(b[at:])
 	for p := uint32(k.slots[k.slot(g)]); p != 0; p = k.posts[p-1].next {
 		post := &k.posts[p-1]
 		off := int(post.off)
+		if n := &k.needles[post.needle]; joined && !n.joined || !joined && n.onlyJoined {
+			continue
+		}
 		m := partial{needle: int(post.needle), off: off, start: pos, end: pos}
 		if slices.ContainsFunc(live, func(l partial) bool {
 			return l.needle == m.needle && l.start <= pos && pos < l.end && l.off+int(pos-l.start) == off

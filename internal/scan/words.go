@@ -44,6 +44,7 @@ var frequent = func() map[string]int {
 	for i, words := range []string{
 		"the this that for you are not from file key keys new user never",
 		"content contents input message output result run execute dont without access initial original previous secret session system environment",
+		"ignore disregard forget everything",
 	} {
 		for _, w := range strings.Fields(words) {
 			m[w] = i

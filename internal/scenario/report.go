@@ -31,13 +31,13 @@ const (
 
 var levels = []Level{unavailable, Low, Medium, high}
 
-// enough completed scenarios make a high coverage.
+// enough is the number of completed scenarios for a high coverage.
 const enough = 5
 
 // Coverage describes the data behind the slices, and its gaps.
 type Coverage struct {
 	Level Level `json:"level"`
-	// Lowered says why the level is not that of the scenarios that completed.
+	// Lowered says why the level is lower than that of the completed scenarios.
 	Lowered   []string `json:"lowered"`
 	Scenarios int      `json:"scenarios"`
 	Completed int      `json:"completed"`
@@ -51,8 +51,8 @@ type Coverage struct {
 	Cut int64 `json:"cut"`
 }
 
-// coverageOf counts results. start: nobody wrote scenarios, and only the start of an
-// image was traced.
+// coverageOf returns the coverage of results. start says that there were no scenarios, so
+// only the start of an image was traced.
 func coverageOf(results []Result, seen *Slices, start bool) Coverage {
 	c := Coverage{Lowered: []string{}, Scenarios: len(results), Cut: seen.cut()}
 	traced, whole := 0, true
@@ -110,11 +110,11 @@ type Target struct {
 	// Traced is that of the image in which all scenarios ran. Empty: there is none.
 	Built  string `json:"image_digest_built,omitempty"`
 	Traced string `json:"image_digest_traced,omitempty"`
-	// Match is nil where one of them is not known.
+	// Match is nil if one of them is not known.
 	Match *bool `json:"image_digest_match,omitempty"`
 }
 
-// note fills in what was traced, from the sandboxes' own records.
+// note sets the traced root file system from the sandboxes' own records.
 func (t *Target) note(results []Result) {
 	var digests []string
 	for i := range results {
@@ -131,7 +131,7 @@ func (t *Target) note(results []Result) {
 	}
 }
 
-// Report is the result of a tracing.
+// Report holds the result of tracing scenarios.
 type Report struct {
 	Schema    string        `json:"schema"`
 	Build     string        `json:"build"` // of carboy
@@ -144,7 +144,7 @@ type Report struct {
 	Slices    *Lists        `json:"slices"`
 }
 
-// Fill completes a report from what Run returned.
+// Fill completes a report from the results of Run.
 func (r *Report) Fill(results []Result, seen *Slices, start bool) {
 	r.Schema = schema
 	r.Scenarios, r.Slices = results, seen.lists()
@@ -157,15 +157,14 @@ func (r *Report) Fill(results []Result, seen *Slices, start bool) {
 	}
 }
 
-// OK reports whether nothing failed: no scenario did, what was traced is what was
-// built where that is known, and there is a trace. Skipped ones are no failure; they
-// leave less coverage.
+// OK reports whether nothing failed: no scenario failed, there is a trace, and the traced
+// image is the built one, if both are known. A skipped scenario is no failure, but lowers
+// the coverage.
 func (r *Report) OK() bool {
 	return r.Coverage.Failed == 0 && r.Coverage.TimedOut == 0 && r.Coverage.Level != unavailable && (r.Target.Match == nil || *r.Target.Match)
 }
 
-// Codegenie is the report with the slices at the top, by the names that codegenie has
-// for them.
+// Codegenie holds a report with the slices at the top, under codegenie's names.
 type Codegenie struct {
 	Schema    string   `json:"schema"`
 	Tracer    string   `json:"tracer"` // carboy and its build
@@ -179,7 +178,7 @@ type Codegenie struct {
 	*Lists
 }
 
-// Codegenie is the report in that form.
+// Codegenie returns the report in codegenie's form.
 func (r *Report) Codegenie() *Codegenie {
 	return &Codegenie{
 		Schema: schemaCodegenie, Tracer: "carboy " + r.Build, Isolation: r.Isolation, Traced: r.Target.Traced, Built: r.Target.Built, Match: r.Target.Match,
@@ -187,10 +186,10 @@ func (r *Report) Codegenie() *Codegenie {
 	}
 }
 
-// maxShown bounds what people are shown of each slice; JSON has all.
+// maxShown bounds the entries of each slice in the text for people; JSON has all.
 const maxShown = 30
 
-// Text writes the report for people. all: every entry of every slice.
+// Text writes the report for people; with all, with every entry of every slice.
 func (r *Report) Text(w io.Writer, all bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

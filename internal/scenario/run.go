@@ -23,7 +23,8 @@ const (
 	Skipped   Outcome = "skipped"   // it was not run; Reason says why
 )
 
-// Reason is why a scenario did not complete. Within version 1 words are only added.
+// Reason names the reason why a scenario did not complete. Within version 1 words are only
+// added.
 type Reason string
 
 // The reasons.
@@ -55,14 +56,14 @@ type Ended struct {
 	Code   int
 	Signal string
 	Error  string // carboy's own
-	// NotStarted: the program could not be executed at all.
+	// NotStarted says that the program could not be executed at all.
 	NotStarted bool
-	// Hits are the limits that it met, also those that only refused.
+	// Hits lists the limits that it met, also those that only refused something.
 	Hits     []string
 	Duration time.Duration
 
 	Facts, Dropped, Unkept uint64
-	// Incomplete says what else is missing of the trace; NoTrace: all of it.
+	// Incomplete says what else is missing from the trace; NoTrace: all of it.
 	Incomplete string
 	NoTrace    bool
 	Trace      string // SHA-256 of the trace's file
@@ -72,12 +73,12 @@ type Ended struct {
 
 // Runner makes sandboxes. Run is called from several goroutines.
 type Runner interface {
-	// Run runs s in a fresh sandbox and gives seen what its kernel and its gateway
-	// saw. An error means that no sandbox was made.
+	// Run runs s in a fresh sandbox and adds the facts of its kernel and its gateway to
+	// seen. An error means that no sandbox was made.
 	Run(ctx context.Context, s *Scenario, seen *Slices) (*Ended, error)
 }
 
-// Result is one scenario and its outcome.
+// Result holds one scenario and its outcome.
 type Result struct {
 	Name     string   `json:"name"`
 	Command  []string `json:"command"`
@@ -85,12 +86,13 @@ type Result struct {
 	Reason   Reason   `json:"reason,omitempty"`
 	Detail   string   `json:"detail,omitempty"`
 	Expected int      `json:"expected_exit_code"`
-	// Code is nil where it did not exit by itself.
+	// Code is nil if it did not exit by itself.
 	Code   *int   `json:"exit_code,omitempty"`
 	Signal string `json:"signal,omitempty"`
 	// Elapsed is the time from its start to its end.
 	Elapsed time.Duration `json:"elapsed_ns"`
-	// Order counts from 1 in the order in which scenarios ended; 0: it was not run.
+	// Order numbers the scenarios from 1 in the order in which they ended; 0: it was not
+	// run.
 	Order int    `json:"ended_as"`
 	Run   string `json:"run,omitempty"`
 
@@ -114,23 +116,23 @@ func (r *Result) whole() bool {
 type Together struct {
 	Memory, Pids int64 // both above zero
 	Runs         int   // at a time; 0: as many as fit
-	// Each is for scenarios that say nothing.
+	// EachMemory and EachPids bound scenarios that set no bounds of their own.
 	EachMemory, EachPids int64
-	// NoNetwork skips the scenarios that need one.
+	// NoNetwork skips the scenarios that need a network.
 	NoNetwork bool
 }
 
-// Event is progress: a scenario begins, or has ended.
+// Event reports that a scenario begins or has ended.
 type Event struct {
 	Name string
-	// Result is nil where it begins.
+	// Result is nil if the scenario begins.
 	Result *Result
 }
 
-// Run runs all scenarios of s, side by side as far as they fit, and returns a result
-// for each in the set's order, and what was seen in all of them. It returns when all
-// have ended; when ctx ends, those that run are ended and the others are skipped.
-// progress is told one event at a time; it may be nil.
+// Run runs all scenarios of s, in parallel as far as they fit. It returns a result for
+// each, in the set's order, and the observations of all. It returns when all have ended.
+// When ctx ends, it ends the running ones and skips the others. progress gets one event at
+// a time; it may be nil.
 func Run(ctx context.Context, s *Set, t Together, r Runner, shells Shells, progress func(Event)) ([]Result, *Slices) {
 	all := newSlices(shells)
 	results := make([]Result, len(s.Scenarios))
@@ -231,7 +233,7 @@ func (s *Scenario) skipped(why Reason, detail string) Result {
 
 const maxDetail = 500
 
-// run runs one. Whatever goes wrong is its own.
+// run runs one scenario. An error affects only its own result.
 func (s *Scenario) run(ctx context.Context, r Runner, seen *Slices) (res Result) {
 	res = s.result()
 	began := time.Now()
@@ -256,7 +258,7 @@ func (s *Scenario) run(ctx context.Context, r Runner, seen *Slices) (res Result)
 	return res
 }
 
-// judge gives the outcome of a run that there was.
+// judge sets the outcome of a scenario whose sandbox was made.
 func (r *Result) judge(s *Scenario, e *Ended, given bool) {
 	r.Run, r.Elapsed, r.Signal = e.Run, e.Duration, e.Signal
 	r.Facts, r.Dropped, r.Unkept, r.Incomplete = e.Facts, e.Dropped, e.Unkept, safetext.String(e.Incomplete, maxDetail)

@@ -35,26 +35,28 @@ const (
 	minMemory    = 64 << 20
 )
 
-// defaultTimeout is a scenario's own time where it says nothing.
+// defaultTimeout bounds a scenario that sets no timeout.
 const defaultTimeout = 120 * time.Second
 
-// Set is the content of a file of scenarios.
+// Set holds the content of a file of scenarios.
 type Set struct {
-	// Memory in bytes and Pids bound all that runs side by side; 0: the caller's.
+	// Memory, in bytes, and Pids bound all scenarios that run in parallel; 0: the
+	// caller's bounds.
 	Memory, Pids int64
 	Scenarios    []Scenario
 }
 
-// Scenario is one way to try a program. The zero value runs nothing.
+// Scenario describes one use of a program. The zero value runs nothing.
 type Scenario struct {
 	Name    string
 	Command []string // the program, looked up inside, and its arguments
 	// Expected is the exit code of success.
 	Expected int
 	Timeout  time.Duration // 0: DefaultTimeout
-	// Network are routes, as carboy run --allow takes them; none: nothing is reached.
+	// Network lists routes, as carboy run --allow takes them. If it is empty, nothing is
+	// reachable.
 	Network []string
-	// Skip is why it is not to be run for now; empty: it is run.
+	// Skip says why the scenario is not run for now; empty: it is run.
 	Skip string
 	// Bounds of its sandbox, in bytes and numbers; 0: Set's, or the caller's.
 	Memory, Pids, Disk, Output int64
@@ -62,8 +64,8 @@ type Scenario struct {
 
 var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$`) })
 
-// Parse reads a file of scenarios; name is for messages. The error is a
-// document.Error, with everything that is wrong.
+// Parse reads a file of scenarios. Messages call it name. The error is a document.Error
+// that lists everything that is wrong.
 func Parse(name string, data []byte) (*Set, error) {
 	doc, v, err := document.Parse(name, data)
 	if err != nil {

@@ -101,7 +101,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// fake is a Runner without sandboxes.
+// fake implements Runner without sandboxes.
 type fake struct {
 	mu      sync.Mutex
 	running int
@@ -248,7 +248,7 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// Who gives up gets a result for each.
+// A canceled Run returns a result for each scenario.
 func TestCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	set := &Set{}
@@ -275,7 +275,7 @@ func TestCanceled(t *testing.T) {
 func digest(c byte) string { return strings.Repeat(string(c), 32) }
 func hexOf(c byte) string  { return strings.Repeat(fmt.Sprintf("%02x", c), 32) }
 
-// seen is a trace in small.
+// seen holds a small trace.
 func seen(shells Shells) *Slices {
 	s := newSlices(shells)
 	for _, f := range []trace.Fact{
@@ -409,8 +409,8 @@ func report(t *testing.T) *Report {
 	return r
 }
 
-// The documents are what their schemas say: every field that is written is published,
-// and nothing else is.
+// The documents match their schemas: every written field is in the schema, and no other
+// field is.
 func TestSchemas(t *testing.T) {
 	r := report(t)
 	if r.OK() || r.Target.Match == nil || *r.Target.Match {

@@ -13,23 +13,24 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// maxEntries bounds each slice. What comes later is counted, and lowers the coverage.
+// maxEntries bounds each slice. Later entries are only counted, and lower the coverage.
 const maxEntries = 20_000
 
-// maxWords bounds the arguments of a shell that are kept, in bytes.
+// maxWords bounds the kept arguments of a shell, in bytes.
 const maxWords = 2 << 10
 
-// Shells are programs that run commands as text, by the SHA-256 of their files in
-// hexadecimal digits. A shell under another name is known by its content.
+// Shells maps the SHA-256 of programs that run commands as text, in hexadecimal digits, to
+// their names. So a shell under another name is found by its content.
 type Shells map[string]string
 
-// shellNames are shells by name, for those whose content is not known.
+// shellNames lists the names of shells, for shells whose content is not known.
 var shellNames = []string{"busybox", "toybox", "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "rbash"}
 
-// manyInOne are programs that are a shell or another, as their arguments say.
+// manyInOne lists programs that contain a shell and other programs, and choose by their
+// arguments.
 var manyInOne = []string{"busybox", "toybox"}
 
-// applet is the shell that such a program is asked to be; empty: it is none.
+// applet returns the shell that the arguments of such a program select, or "".
 func applet(args []string) string {
 	for _, a := range args[:min(2, len(args))] {
 		name := strings.TrimPrefix(path.Base(a), "-")
@@ -44,7 +45,7 @@ func applet(args []string) string {
 	return ""
 }
 
-// ShellNames are the names of programs that count as shells.
+// ShellNames returns the names of programs that count as shells.
 func ShellNames() []string { return slices.Clone(shellNames) }
 
 // IsShell reports whether a program of that name counts as a shell.
@@ -126,10 +127,10 @@ func (b *bag[K]) merge(o *bag[K], scenario int) {
 	b.more += o.more
 }
 
-// newSlices returns empty ones.
+// newSlices returns empty slices.
 func newSlices(shells Shells) *Slices { return &Slices{shells: shells} }
 
-// merge takes in what was seen in one scenario.
+// merge adds the observations of one scenario.
 func (s *Slices) merge(o *Slices, scenario int) {
 	s.lost += o.lost
 	s.binaries.merge(&o.binaries, scenario)
@@ -149,7 +150,7 @@ func (s *Slices) cut() int64 {
 
 const accMode = unix.O_RDONLY | unix.O_WRONLY | unix.O_RDWR
 
-// Add sorts in one fact of a trace.
+// Add adds one fact of a trace to its slice.
 func (s *Slices) Add(f *trace.Fact) {
 	errno := trace.ErrnoName(f.Errno)
 	claimed := f.Flags&trace.Claimed != 0
@@ -202,12 +203,13 @@ func (s *Slices) Add(f *trace.Fact) {
 	}
 }
 
-// unaddressed are sockets by which packets come and go without connect or send.
+// unaddressed reports whether such sockets send and receive packets without connect or
+// send.
 func unaddressed(family, kind uint64) bool {
 	return family == unix.AF_PACKET || kind == unix.SOCK_RAW || family == unix.AF_VSOCK || family == unix.AF_NETLINK
 }
 
-// what names a right; a call that is refused is called by its name.
+// what returns the name of a right, or of the call that was refused.
 func what(f *trace.Fact) string {
 	if f.Op == trace.Refused {
 		return f.Path
@@ -256,23 +258,23 @@ func (s *Slices) exec(f *trace.Fact, errno string) {
 	s.shellRuns.add(shellKey{k.path, k.digest, k.shell, words[:min(len(words), maxWords)]}, 1)
 }
 
-// Endpoint is an observation of the gateway: what is "name" for a question,
-// "wire" for a connection or datagram that came to it, with its protocol as family.
+// Endpoint holds an observation of the gateway: what is "name" for a question, or "wire"
+// for a connection or datagram, with its protocol as family.
 type Endpoint struct {
 	What, Family, Address string
 	Verdict, Rule         string
 	Count                 int64
 }
 
-// AddEndpoint sorts in what the gateway saw.
+// AddEndpoint adds an observation of the gateway.
 func (s *Slices) AddEndpoint(e Endpoint) {
 	s.endpoints.add(endpointKey{what: e.What, family: e.Family, address: e.Address, verdict: e.Verdict, rule: e.Rule}, max(1, e.Count))
 }
 
-// Missing counts observations that were made and are not here.
+// Missing returns the number of observations that are not in the slices.
 func (s *Slices) Missing(n int64) { s.lost += max(0, n) }
 
-// certDirs and certEnds are where certificates and keys to them lie.
+// certDirs and certEnds match the paths of certificates and their keys.
 var (
 	certDirs = []string{"/etc/ssl/", "/etc/pki/", "/usr/lib/ssl/", "/usr/share/ca-certificates/", "/usr/local/share/ca-certificates/", "/etc/ca-certificates/", "/usr/share/pki/"}
 	certEnds = []string{".pem", ".crt", ".cer", ".der", ".p7b", ".p12", ".pfx", ".jks", ".key", ".keystore"}
@@ -293,19 +295,19 @@ func isCert(p string) bool {
 	return false
 }
 
-// In says in which scenarios something was seen, and how often.
+// In lists the scenarios in which something was seen, and counts how often.
 type In struct {
 	Count     int64    `json:"count"`
 	Scenarios []string `json:"scenarios"`
 }
 
-// Binary is a program that was executed.
+// Binary describes a program that was executed.
 type Binary struct {
 	Path store.Raw `json:"path"`
 	// Digest is the SHA-256 of the file that was loaded; empty: it was too large.
 	Digest string `json:"sha256,omitempty"`
-	// SameAs is another path under which a file with this content was executed, or
-	// the shell that it is: the program was renamed or copied.
+	// SameAs is another path under which a file with this content was executed, or the
+	// name of the shell with this content: then the program was renamed or copied.
 	SameAs store.Raw `json:"same_as,omitempty"`
 	// Script is the path that was executed, if it is not the loaded file.
 	Script   store.Raw `json:"script,omitempty"`
@@ -317,14 +319,14 @@ type Binary struct {
 	In
 }
 
-// Refusal is a program that could not be executed.
+// Refusal describes a program that could not be executed.
 type Refusal struct {
 	Path  store.Raw `json:"path"`
 	Errno string    `json:"errno"`
 	In
 }
 
-// Library is a file that was mapped to be executed.
+// Library describes a file that was mapped for execution.
 type Library struct {
 	Path     store.Raw `json:"path"`
 	Nameless bool      `json:"nameless,omitempty"`
@@ -333,20 +335,20 @@ type Library struct {
 	In
 }
 
-// File is one that was opened to be read.
+// File describes a file that was opened for reading.
 type File struct {
 	Path store.Raw `json:"path"`
 	In
 }
 
-// Cert is a certificate or key that was read, or with Errno looked for.
+// Cert describes a certificate or key that was read or, if Errno is set, only looked for.
 type Cert struct {
 	Path  store.Raw `json:"path"`
 	Errno string    `json:"errno,omitempty"`
 	In
 }
 
-// ShellRun is a shell that was started, with its arguments.
+// ShellRun describes a shell that was started, with its arguments.
 type ShellRun struct {
 	Path   store.Raw   `json:"path"`
 	Digest string      `json:"sha256,omitempty"`
@@ -355,10 +357,10 @@ type ShellRun struct {
 	In
 }
 
-// Touched is an endpoint that was named, reached, or tried in vain.
+// Touched describes an endpoint that was named, reached, or tried without success.
 type Touched struct {
-	// What: connect, bind, listen, accept, send, socket are the kernel's words; name
-	// and wire are the gateway's.
+	// What is connect, bind, listen, accept, send or socket for the kernel's facts, and
+	// name or wire for the gateway's.
 	What    string    `json:"what"`
 	Family  string    `json:"family"`
 	Address store.Raw `json:"address"`
@@ -369,7 +371,7 @@ type Touched struct {
 	In
 }
 
-// Privilege is a right that was asked for.
+// Privilege describes a right that was asked for.
 type Privilege struct {
 	What   string    `json:"what"`
 	Detail store.Raw `json:"detail,omitempty"`
@@ -377,7 +379,7 @@ type Privilege struct {
 	In
 }
 
-// Lists are slices as they are written. Each is sorted.
+// Lists holds the slices as reports have them. Each is sorted.
 type Lists struct {
 	Binaries   []Binary    `json:"binaries_executed"`
 	Refused    []Refusal   `json:"binaries_refused"`
@@ -400,7 +402,7 @@ func (s *Slices) in(t *tally) In {
 	return in
 }
 
-// list makes a sorted list of a bag.
+// list returns the entries of a bag as a sorted list.
 func list[K comparable, V any](s *Slices, b *bag[K], make func(K, In) V, order func(V) string) []V {
 	out := []V{}
 	for k, t := range b.of {

@@ -248,5 +248,5 @@ func (r *Redactor) Prefix(s string) string {
 	return string(w.pass(bytesOf(s), true))
 }
 
-// bytesOf are only read: a copy would be one that stays.
+// bytesOf returns the bytes of s itself, to be read only: a copy would stay in memory.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -290,7 +290,7 @@ func container(hash string) string {
 	return "container " + strings.Repeat("c", 64) + " " + someImage + " " + strings.Repeat(hash, 64) + " running none 0"
 }
 
-// someJob is in force on the host.
+// someJob names the job in force on the host.
 var someJob = "100001-" + strings.Repeat("5", 64)
 
 // TestP3Reach: a service that runs cannot write where the next one's files and mounts go.

@@ -86,7 +86,7 @@ func (e *Error) Unwrap() error { return e.Err }
 var ErrUnknown = errors.New("the outcome is not known yet")
 
 // ErrDeadline matches an [Error] of a plan that failed because a command on the host
-// exceeded its deadline. [Record.Why] and [Result.Why] say which command.
+// exceeded its deadline. [Entry.Why] and [Result.Why] say which command.
 var ErrDeadline = errors.New("a command on the host was ended at its deadline")
 
 func fail(o Outcome, host, advice, format string, args ...any) error {
@@ -125,7 +125,7 @@ type Engine struct {
 	Verifier approval.Verifier
 	// Up and Other bound commands on hosts; 0 means the defaults.
 	Up, Other time.Duration
-	// Life is how long a plan may be applied; 0 means [plan.DefaultLife].
+	// Life bounds the time until a plan must be applied; 0 means [plan.DefaultLife].
 	Life time.Duration
 	// Progress, if not nil, is called for each event, one call at a time.
 	Progress func(Progress)

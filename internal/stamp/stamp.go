@@ -50,7 +50,7 @@ func (l *Log) Mark(name string) {
 	}
 }
 
-// add appends points of another process.
+// Add appends points of another process.
 func (l *Log) add(ps []Point) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ func Begin() {
 // Mark records a point of this process.
 func Mark(name string) { own.Mark(name) }
 
-// add appends points of another process to this process's log.
+// Add appends points of another process to this process's log.
 func Add(ps []Point) { own.add(ps) }
 
 // End appends this process's log to the file, which must exist: a variable that was

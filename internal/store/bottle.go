@@ -26,6 +26,7 @@ type Bottle struct {
 	Mode      Mode      `json:"mode"`
 	Created   time.Time `json:"created"`
 	Build     string    `json:"build,omitempty"`
+	Backend   string    `json:"backend,omitempty"` // the name; empty: gvisor
 }
 
 const (

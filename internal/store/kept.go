@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,9 @@ const (
 	keptFile     = "kept.json"
 	keptDir      = "kept"
 	keptKind     = "kept"
+
+	// firstBackend held each bottle whose record names no backend.
+	firstBackend = "gvisor"
 )
 
 // ErrBottleBusy means that another process holds the bottle's lock.
@@ -151,6 +155,9 @@ type Kept struct {
 	At     time.Time `json:"at"`
 	Build  string    `json:"build"`
 	Arch   string    `json:"arch"` // as in GOARCH
+	// Backend names the backend that held the bottle, and BackendBuild its version.
+	Backend      string `json:"backend,omitempty"`
+	BackendBuild string `json:"backend_build,omitempty"`
 	// Frozen is true if the bottle was frozen, false if its agent had ended.
 	Frozen bool `json:"frozen"`
 	// Manifests is the digest of its manifests, in hexadecimal digits.
@@ -254,10 +261,7 @@ func (s *Store) Kept(slug string) (*Kept, string, error) {
 	file := filepath.Join(s.dir, bottlesDir, slug, keptFile)
 	k := &Kept{}
 	if err == nil {
-		err = Decode(keptFile, keptKind, data, k)
-	}
-	if err == nil {
-		err = k.check()
+		*k, err = DecodeKept(data)
 	}
 	if err != nil {
 		return nil, "", &CorruptError{ID: slug, File: file, Err: err}
@@ -287,6 +291,7 @@ func DecodeKept(data []byte) (k Kept, err error) {
 	if err = Decode(keptFile, keptKind, data, &k); err == nil {
 		err = k.check()
 	}
+	k.Backend = cmp.Or(k.Backend, firstBackend)
 	return k, err
 }
 

@@ -33,7 +33,7 @@ var steps = map[State][]State{
 	Running: {Finished, Failed, Lost},
 }
 
-// Mode is how a run accesses its workspace. The zero value is invalid.
+// Mode names the way in which a run accesses its workspace. The zero value is invalid.
 type Mode string
 
 const (

@@ -597,7 +597,7 @@ func TestFlood(t *testing.T) {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	for _, host := range []string{"10.0.0.1", "8.8.8.8", "169.254.169.254", "[::1]:80", "127.0.0.1:22", "EXAMPLE.com", "exаmple.com", "0x7f.1", "a.example.com.", "evil.example\nhost: x", "a.example.com # ok"} {
+	for _, host := range []string{"10.0.0.1", "db.example.com:5432/tcp", "8.8.8.8", "169.254.169.254", "[::1]:80", "127.0.0.1:22", "EXAMPLE.com", "exаmple.com", "0x7f.1", "a.example.com.", "evil.example\nhost: x", "a.example.com # ok"} {
 		if _, err := a.Propose(ctx, EgressAllow{Routes: []RouteAdded{{Host: host}}}, Draft{}); err == nil {
 			t.Errorf("host %q was taken", host)
 		}

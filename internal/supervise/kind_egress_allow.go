@@ -80,6 +80,9 @@ func (p EgressAllow) Check() error {
 		return err
 	}
 	for i, r := range rs {
+		if r.Protocol() == policy.ProtocolTCP {
+			return fmt.Errorf("field \"routes[%d].host\": is a tunnel that nobody looks into, which only the bottle's own file allows", i)
+		}
 		// A route must be in its one canonical form: the form is shown, digested and
 		// compared by rules.
 		if want := routesText([]routes.Description{routes.Describe(r)}); want != routesText([]routes.Description{p.Routes[i].description()}) {
@@ -246,7 +249,7 @@ func routesText(rs []routes.Description) string {
 	if len(rs) == 0 {
 		return ""
 	}
-	return yamlText(map[string]any{"routes": rs})
+	return document.YAML(map[string]any{"routes": rs})
 }
 
 // Subjects implements Ruled.

@@ -34,7 +34,7 @@ const (
 	channelKeep = 16
 )
 
-// LaneFiles holds the descriptors of one side: the memory, and for each side a
+// ChannelFiles holds the descriptors of one side: the memory, and for each side a
 // doorbell that wakes it up.
 //
 // A descriptor that both sides have is as hostile as the memory: each side can read
@@ -45,7 +45,7 @@ const (
 // depends on it being rung.
 type ChannelFiles struct{ Mem, ToHost, ToBottle *os.File }
 
-// NewLanes creates the channels and returns the descriptors for both sides. The
+// NewChannels creates the channels and returns the descriptors for both sides. The
 // receiver of each closes them.
 func NewChannels() (host, bottle ChannelFiles, err error) {
 	defer func() {
@@ -101,10 +101,10 @@ func dup(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// Files returns the descriptors in the order that [LaneFilesOf] takes.
+// Files returns the descriptors in the order that [ChannelFilesOf] takes.
 func (f ChannelFiles) Files() []*os.File { return []*os.File{f.Mem, f.ToHost, f.ToBottle} }
 
-// LaneFilesOf is the inverse of [LaneFiles.Files].
+// ChannelFilesOf is the inverse of [ChannelFiles.Files].
 func ChannelFilesOf(files []*os.File) (ChannelFiles, error) {
 	if len(files) != 3 {
 		return ChannelFiles{}, fmt.Errorf("wire: channels are 3 descriptors, not %d", len(files))

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// BottleLanes is the bottle's side of all channels.
+// BottleChannels is the bottle's side of all channels.
 type BottleChannels struct {
 	channels
 	stop atomic.Bool
@@ -16,7 +16,7 @@ type BottleChannels struct {
 	used [ChannelCount]atomic.Pointer[BottleChannel]
 }
 
-// NewBottleLanes maps the bottle's side, for the life of the process. The caller keeps
+// NewBottleChannels maps the bottle's side, for the life of the process. The caller keeps
 // the descriptors.
 func NewBottleChannels(f ChannelFiles) (*BottleChannels, error) {
 	own, err := f.dup()
@@ -41,7 +41,7 @@ func (l *BottleChannels) Listen() {
 	})
 }
 
-// BottleLane is the bottle's side of a connection. One goroutine at a time may read
+// BottleChannel is the bottle's side of a connection. One goroutine at a time may read
 // and one may write; the other methods are safe for concurrent use.
 type BottleChannel struct {
 	l          *BottleChannels
@@ -79,7 +79,7 @@ func (l *BottleChannels) Open(to netip.AddrPort, changed func()) *BottleChannel 
 	return nil
 }
 
-// LostLane returns a channel whose gateway is gone: its connection is reset.
+// LostChannel returns a channel whose gateway is gone: its connection is reset.
 func LostChannel() *BottleChannel {
 	c := &BottleChannel{me: &channelBottle{}, gw: &channelHost{}}
 	c.gw.answer.Store(answerOf(0, answerOpen))
@@ -106,7 +106,7 @@ func (c *BottleChannel) Reset() bool { return c.gw.flags.Load()&flagReset != 0 }
 // Ended reports whether the gateway sends no more bytes.
 func (c *BottleChannel) Ended() bool { return c.gw.flags.Load()&(flagEnd|flagGone) != 0 }
 
-// Deaf reports whether the gateway takes no more bytes.
+// PeerClosed reports whether the gateway takes no more bytes.
 func (c *BottleChannel) PeerClosed() bool { return c.gw.flags.Load()&flagGone != 0 }
 
 // Unread returns how many bytes can be read.
@@ -119,13 +119,13 @@ func (c *BottleChannel) Unsent() uint32 {
 	return min(c.written.Load()-c.gw.taken.Load(), channelRing)
 }
 
-// Readable returns Unread and re-arms the notification for new bytes.
+// ArmRead returns Unread and re-arms the notification for new bytes.
 func (c *BottleChannel) ArmRead() uint32 {
 	c.me.wantData.Store(1)
 	return c.Unread()
 }
 
-// Writable reports whether at least half of the ring is free. If not, it arms the
+// ArmWrite reports whether at least half of the ring is free. If not, it arms the
 // notification for room.
 func (c *BottleChannel) ArmWrite() bool {
 	if channelRing-c.Unsent() >= channelRing/2 {
@@ -202,7 +202,7 @@ func (c *BottleChannel) Close(reset bool) {
 	}
 	c.me.flags.Or(flags)
 	if c.l == nil {
-		return // made by LostLane
+		return // made by LostChannel
 	}
 	c.l.used[c.i].Store(nil)
 	c.notify()

@@ -8,7 +8,7 @@
 // end notices the death of the other.
 //
 // Beside the pair there are channels: connections in memory that both sides map, which
-// are faster; see [NewLanes].
+// are faster; see [NewChannels].
 //
 // Start reading at [New], which makes the pair, and [Config], which both ends must
 // share. [Link] is the gateway's network card; the bottle's kernel makes its own card

@@ -330,7 +330,7 @@ func (c *Worker) inOwnBottle(ctx context.Context, p *bottles.Preflight, label, w
 	if err != nil {
 		return nil, err
 	}
-	b, err := c.Store.CreateBottle(ctx, store.Bottle{Label: label, Agent: p.Agent, Bottles: p.Bottles, Mode: store.None, Workspace: ws, Build: c.Build})
+	b, err := c.Store.CreateBottle(ctx, store.Bottle{Label: label, Agent: p.Agent, Bottles: p.Bottles, Mode: store.None, Workspace: ws, Build: c.Build, Backend: c.Backend.Name()})
 	if err != nil {
 		return nil, err
 	}

@@ -77,7 +77,7 @@ type WorkOptions struct {
 	OnGate    func(gate.Event)
 	OnAttempt func(Attempt)
 
-	// Dies is for tests: if it returns true, the work ends between the two halves of a step.
+	// Dies ends the work between the two halves of a step if it returns true. Tests use it.
 	Dies func(Attempt) bool
 }
 
@@ -127,7 +127,7 @@ type Attempt struct {
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Failing  string       `json:"failing,omitempty"`
 	Feedback string       `json:"feedback,omitempty"`
-	// Usage is what the agent used. Pushed is set in the last step only.
+	// Usage holds the agent's use of models, network and time. Pushed is set in the last step only.
 	Usage  *AttemptUsage `json:"usage,omitempty"`
 	Pushed *Pushed       `json:"pushed,omitempty"`
 	// Granted is set in state AttemptGranted.
@@ -398,7 +398,7 @@ func (w *Work) reopen(ref string) error {
 func (c *Worker) workDir(ref string) (string, error) {
 	dirs, err := store.Glob(c.judge.GateDir("work"), strings.ToLower(ref)+"*")
 	if err != nil || len(dirs) != 1 || strings.ContainsAny(ref, "*?[/\\.") {
-		return "", fmt.Errorf("work %q: %d are called so: %w", plan.NameOrHidden(ref), len(dirs), ErrNoWork)
+		return "", fmt.Errorf("work %q: %d ids begin with it: %w", plan.NameOrHidden(ref), len(dirs), ErrNoWork)
 	}
 	return dirs[0], nil
 }

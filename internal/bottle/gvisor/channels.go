@@ -39,8 +39,8 @@ var channels atomic.Pointer[wire.BottleChannels]
 //go:linkname socketFamilies gvisor.dev/gvisor/pkg/sentry/socket.families
 var socketFamilies map[int][]socket.Provider
 
-// PlugArgs are the arguments of Side.Plug; the files are those of
-// wire.LaneFiles.
+// PlugArgs holds the arguments of Side.Plug; the files are those of
+// wire.ChannelFiles.
 type PlugArgs struct{ urpc.FilePayload }
 
 // Plug makes sockets use channels.

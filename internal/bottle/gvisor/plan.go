@@ -79,7 +79,7 @@ func newPlan(s *bottle.Spec, own rootFiles) (*plan, []*os.File) {
 	}
 	p := &plan{
 		ID: s.ID, RootDir: s.Root.Dir, User: s.User, Limits: s.Limits,
-		Hostname: s.Hostname, Scratch: s.Scratch, Net: s.Net, Debug: os.Getenv("CARBOY_GVISOR_DEBUG"),
+		Hostname: s.Hostname, Scratch: s.Scratch, Net: s.Net, Debug: os.Getenv(bottle.DebugEnv),
 	}
 	for _, e := range s.Root.Entries {
 		content := e.Content

@@ -36,22 +36,22 @@ import (
 // Path is the attacker's program inside a bottle, and its name.
 const Path = "/attacker"
 
-// Judge says who decides whether an attack succeeded.
+// Judge names the party that decides whether an attack succeeded.
 type Judge string
 
-// The judges, from the one to be preferred on.
+// The judges, the most reliable first.
 const (
-	// ByHost: what was planted or measured on the host.
+	// ByHost: planted things and measurements on the host decide.
 	ByHost Judge = "host"
 	// ByToken: the host compares what the attacker brought with a text that
 	// the attacker was never told.
 	ByToken Judge = "token"
-	// ByWord: the kernel's answer, as the attacker saw it. There is nothing on
-	// the host to look at.
+	// ByWord: the kernel's answer decides, as the attacker reports it. The host has
+	// nothing to check.
 	ByWord Judge = "answer"
 )
 
-// Attack is one technique.
+// Attack describes one technique.
 type Attack struct {
 	ID      string // family/name
 	Family  string
@@ -61,16 +61,16 @@ type Attack struct {
 	Source  string // what it was reported against, or "generic"
 	Judge   Judge
 
-	// Try returns nil when the attack got what it wanted, an error that says
-	// how it was refused, or one made by cannot. Nil where the host drives the
-	// attack, by a command of its own in the bottle.
+	// Try returns nil if the attack succeeded, an error that says how it was
+	// refused, or one made by cannot. Try is nil if the host runs the attack, by a
+	// command of its own in the bottle.
 	Try func(*Env) error
-	// Control is the nearest thing that must work.
+	// Control does the most similar thing that must work.
 	Control func(*Env) error
 }
 
-// World tells the attacker what there is to attack. It has the places of what is planted, and
-// never the secret text.
+// World tells the attacker what to attack. It has the places of planted things, but never
+// the secret text.
 type World struct {
 	Attacks   []string // ids, in this order
 	Workspace string
@@ -89,15 +89,15 @@ type World struct {
 	Private, Meta, Rebind   string // host:port that are allowed and lead inside
 	Exfil                   string // a zone that no route allows
 
-	// Of interception: hosts with TLS, but CredPlain. On Cred below /v1 and on
-	// CredQuery a credential is put on.
+	// Hosts for interception, all with TLS except CredPlain. The gateway adds a
+	// credential on Cred below /v1 and on CredQuery.
 	Cred, CredQuery, CredPlain string
 	Leak, LeakWild             string            // no credential; LeakWild is below Wild
 	Wild                       string            // a zone of which all is allowed
 	Watched                    map[string]string // by attack: a known secret, reversed
 }
 
-// Result is one attack's result.
+// Result holds one attack's result.
 type Result struct {
 	ID       string `json:"id"`
 	Control  string `json:"control,omitempty"` // why the control failed
@@ -109,14 +109,14 @@ type Result struct {
 	Took time.Duration `json:"took_ns"` // control and attack
 }
 
-// Outcomes of an attack, as the attacker saw it.
+// Outcomes of an attack, as the attacker reports them.
 const (
 	Done    = "done"
 	Refused = "refused"
 	Cannot  = "cannot"
 )
 
-// Env is one attack's world and the evidence that it collects.
+// Env holds one attack's world and the evidence that it collects.
 type Env struct {
 	*World
 	mu       sync.Mutex
@@ -125,18 +125,17 @@ type Env struct {
 	won      string // the way that succeeded
 }
 
-// maxEvidence bounds what one attack brings home, in bytes.
+// maxEvidence bounds the evidence of one attack, in bytes.
 const maxEvidence = 16 << 10
 
-// bring keeps b for the host to judge.
+// bring adds b to the evidence, for the host to judge.
 func (e *Env) bring(b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.evidence = append(e.evidence, b[:min(len(b), maxEvidence-min(maxEvidence, len(e.evidence)))]...)
 }
 
-// cannotError is an attack that could not be made. It must never be taken for
-// one that was refused.
+// cannotError reports an attack that could not be made. It must never count as refused.
 type cannotError struct {
 	why  string
 	hung bool // it was made, and nobody said no
@@ -146,20 +145,21 @@ func (e *cannotError) Error() string { return e.why }
 
 func cannot(format string, args ...any) error { return &cannotError{why: fmt.Sprintf(format, args...)} }
 
-// try is one of several ways of the same technique.
+// try is one way of a technique.
 type try struct {
 	name string
 	f    func() error
 }
 
-// A try that takes longer than slowTry is logged.
+// slowTry is the duration after which a try is logged.
 const slowTry = 3 * time.Second
 
-// any makes every try, one after the other, and succeeds when one did. Where
-// one hung, nothing can be said; one that could not be made is not counted.
+// any makes every try, one after the other, and succeeds if one did. If one hung, the
+// result is unknown. Tries that could not be made do not count.
 func (e *Env) any(tries ...try) error { return e.attempt(1, tries) }
 
-// atOnce is any for tries that wait for the network.
+// atOnce does the same as any, but makes several tries in parallel, for tries that wait
+// for the network.
 func (e *Env) atOnce(tries ...try) error { return e.attempt(16, tries) }
 
 func (e *Env) attempt(width int, tries []try) error {
@@ -217,7 +217,7 @@ func (e *Env) count(n int) {
 	e.tries += n
 }
 
-// each makes a try of every value.
+// each returns a try for every value.
 func each[T any](values []T, f func(T) error) (out []try) {
 	for _, v := range values {
 		out = append(out, try{fmt.Sprint(v), func() error { return f(v) }})
@@ -225,8 +225,8 @@ func each[T any](values []T, f func(T) error) (out []try) {
 	return out
 }
 
-// Main takes the process over when it is the attacker in a bottle, and then
-// does not return. Call it first in main, after carboy.Main.
+// Main runs the attacker and does not return if this process is the attacker in a bottle.
+// Call it first in main, after carboy.Main.
 func Main() {
 	if os.Args[0] != Path || len(os.Args) < 2 || !inBottle() {
 		return
@@ -263,14 +263,14 @@ const (
 	toolCannot  = 3
 )
 
-// inBottle: process 1 of a bottle is carboy's init, which no host has.
+// inBottle reports whether process 1 is carboy's init, which no host has.
 func inBottle() bool {
 	b, err := os.ReadFile("/proc/1/cmdline")
 	return err == nil && bytes.HasPrefix(b, []byte("/.carboy/init"))
 }
 
-// attackAll reads a World and writes a Result for each attack named there, one
-// JSON document a line.
+// attackAll reads a World and writes a Result for each attack that it names, one JSON
+// document a line.
 func attackAll(in io.Reader, out io.Writer) error {
 	var w World
 	if err := json.NewDecoder(in).Decode(&w); err != nil {
@@ -295,8 +295,8 @@ func attackAll(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// patience bounds an attack: one that hangs was neither made nor refused, and
-// must not stop those after it.
+// patience bounds an attack. An attack that hangs counts as neither made nor refused, and
+// must not stop later ones.
 const patience = 40 * time.Second
 
 func (a *Attack) attack(w *World) Result {
@@ -323,7 +323,7 @@ func (a *Attack) attack(w *World) Result {
 	return r
 }
 
-// bounded runs f on a thread of its own, which ends with it.
+// bounded runs f on a thread of its own, which ends with f.
 func bounded(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -345,14 +345,13 @@ func bounded(f func() error) error {
 
 func clip(s string) string { return s[:min(len(s), 500)] }
 
-// tool runs one of this program's tools as a process of its own; what it prints
-// is its evidence.
+// tool runs one of this program's tools as a process of its own. Its output is evidence.
 func (e *Env) tool(attr *syscall.SysProcAttr, name string, args ...string) error {
 	return e.command(attr, Path, append([]string{name}, args...)...)
 }
 
-// command runs a program; what it prints is evidence. A program that could not
-// be started was not refused anything.
+// command runs a program. Its output is evidence. A program that could not be started does
+// not count as refused.
 func (e *Env) command(attr *syscall.SysProcAttr, path string, args ...string) error {
 	c := exec.Command(path, args...)
 	c.SysProcAttr = attr
@@ -373,15 +372,15 @@ func (e *Env) command(attr *syscall.SysProcAttr, path string, args ...string) er
 	return fmt.Errorf("%w: %.200s", err, strings.TrimSpace(msg.String()))
 }
 
-// reverse hides a text from a search that would find it in the searcher.
+// reverse reverses a text, so that a search for the text does not find it in this program.
 func reverse(s string) string {
 	b := []byte(s)
 	slices.Reverse(b)
 	return string(b)
 }
 
-// All makes the catalogue, family by family. It is made when it is asked for:
-// every carboy is linked with it, and few start an attack.
+// All returns the catalogue, family by family. It makes it on each call: this code is in
+// every carboy, and few of them attack anything.
 func All() []Attack {
 	return slices.Concat(
 		hostFiles(), hostProcesses(), kernelInterfaces(), devices(), namespaces(), sockets(), networkCard(),
@@ -390,7 +389,7 @@ func All() []Attack {
 	)
 }
 
-// family fills in what a family's attacks share.
+// family sets the fields that a family's attacks share.
 func family(name, promise string, attacks ...Attack) []Attack {
 	for i := range attacks {
 		a := &attacks[i]

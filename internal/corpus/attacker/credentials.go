@@ -2,14 +2,19 @@ package attacker
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,21 +22,22 @@ import (
 
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zlib"
 	"golang.org/x/sys/unix"
 )
 
-// Own is in every credential that the attacker makes up for itself. On a route
-// that puts one on, the host's servers must not see it.
+// Own is part of every credential that the attacker makes up. On a route that adds a
+// credential, the host's servers must not see it.
 const Own = "agents-own-7f3a"
 
-// Key is the variable that has the placeholder of the routes' credential, Param
-// that of the one that goes into the query.
+// Key names the variable with the placeholder of the routes' credential, and Param the
+// variable of the credential that goes into the query.
 const (
 	Key   = "CORPUS_KEY"
 	Param = "CORPUS_PARAM"
 )
 
-// signed works when a request that the route means arrives, with an answer.
+// signed succeeds if a request that the route allows arrives and is answered.
 func signed(e *Env) error {
 	s := speakTo(e.Cred)
 	defer s.close()
@@ -39,8 +45,8 @@ func signed(e *Env) error {
 	return err
 }
 
-// echoes has the server repeat the credential that was put on, and brings all
-// that comes back.
+// echoes makes the server repeat the credential that the gateway added, and brings the
+// whole answer as evidence.
 func echoes(id, how, defence string, ways ...string) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: "generic", Judge: ByToken, Control: signed,
 		Try: func(e *Env) error {
@@ -56,6 +62,8 @@ func echoes(id, how, defence string, ways ...string) Attack {
 					return err
 				}
 				e.show(a.everything())
+				e.unhide(a.body)
+				e.unhide(fmt.Sprint(a.header, a.tail))
 				if a.header.Get("Content-Encoding") != "" {
 					e.undone(a.body)
 				}
@@ -64,7 +72,7 @@ func echoes(id, how, defence string, ways ...string) Attack {
 		}}
 }
 
-// undone shows what a body is when it is decompressed, in whatever way.
+// undone returns a body decompressed in every known way.
 func (e *Env) undone(body string) {
 	for _, b := range []string{body, ungzipped(body)} {
 		plain, _ := io.ReadAll(io.LimitReader(brotli.NewReader(strings.NewReader(b)), 1<<20))
@@ -82,16 +90,58 @@ func ungzipped(s string) string {
 	return string(b)
 }
 
-// show brings what of an answer may be the host's: what begins as it does, and
-// the answer's beginning.
+// show brings the parts of an answer that may be the host's secret, and the answer's
+// beginning.
 func (e *Env) show(s string) {
 	e.around([]byte(s), reverse(e.Marker))
 	e.bring([]byte(s[:min(len(s), 400)]))
 }
 
-const scrubbed = "what an answer repeats of the credential is replaced before it enters"
+const (
+	scrubbed   = "what an answer repeats of the credential is replaced before it enters"
+	hiddenEcho = "answers are searched as requests are: what is found is masked, or the answer ends"
+)
 
-// owns sends credentials of the attacker's own making on a credential's route.
+var (
+	runsOfBase64 = regexp.MustCompile(`[A-Za-z0-9+/]{20,}`)
+	runsOfHex    = regexp.MustCompile(`[A-Fa-f0-9]{20,}`)
+)
+
+// unhide shows what a text is when the ways of writing are undone in which a server may
+// repeat something.
+func (e *Env) unhide(s string) {
+	e.show(strings.ReplaceAll(s, "\x00", ""))
+	e.show(html.UnescapeString(s))
+	if t, err := url.PathUnescape(s); err == nil {
+		e.show(t)
+	}
+	if t, err := strconv.Unquote(`"` + strings.TrimSpace(s) + `"`); err == nil {
+		e.show(t)
+	}
+	texts := []string{s}
+	for _, run := range runsOfBase64.FindAllString(s, -1) {
+		b, _ := base64.RawStdEncoding.DecodeString(run[:len(run)/4*4])
+		texts = append(texts, string(b))
+	}
+	for _, run := range runsOfHex.FindAllString(s, -1) {
+		b, _ := hex.DecodeString(run[:len(run)/2*2])
+		texts = append(texts, string(b))
+	}
+	for _, t := range texts {
+		e.show(t)
+		if i := strings.Index(t, "\x1f\x8b"); i >= 0 {
+			e.show(ungzipped(t[i:]))
+		}
+		if i := strings.Index(t, "x\x9c"); i >= 0 {
+			if z, err := zlib.NewReader(strings.NewReader(t[i:])); err == nil {
+				b, _ := io.ReadAll(io.LimitReader(z, 1<<20))
+				e.show(string(b))
+			}
+		}
+	}
+}
+
+// owns sends credentials that the attacker made up on a credential's route.
 func owns(id, how string, ms func(e *Env) []message) Attack {
 	return Attack{ID: id, How: how, Defence: "what stands where credentials do is taken off before the route's own is put on", Source: "OpenSandbox#1193", Judge: ByHost, Control: signed,
 		Try: func(e *Env) error {
@@ -110,15 +160,14 @@ func owns(id, how string, ms func(e *Env) []message) Attack {
 		}}
 }
 
-// elsewhere sends what might make the credential go where its route does not
-// lead; the servers there look for it.
+// elsewhere sends requests that may make the credential leave its route. The servers
+// elsewhere look for it.
 func elsewhere(id, how, defence, source string, f func(e *Env) []try) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: source, Judge: ByHost, Control: signed,
 		Try: func(e *Env) error { return e.atOnce(f(e)...) }}
 }
 
-// went is for requests that may be answered: where they went is the servers'
-// to say.
+// went makes requests that may be answered. The servers report where they arrived.
 func went(addr string, plain bool, m message) error {
 	s := speakTo(addr)
 	s.plain = plain
@@ -142,7 +191,7 @@ func credentials() []Attack {
 	return family("credentials", "W4", slices.Concat(credentialEchoes(), ownCredentials(), credentialAddresses(), credentialJourneys())...)
 }
 
-// credentialEchoes returns the attacks in which the server repeats the credential that was put on.
+// credentialEchoes returns the attacks in which the server repeats the added credential.
 func credentialEchoes() []Attack {
 	return []Attack{
 		echoes("echo-headers", "Have the server repeat the credential in headers: its own, cookies, links, challenges, the place of a redirect.", scrubbed, "header", "cookie", "link", "challenge", "redirect", "twice", "length"),
@@ -153,6 +202,8 @@ func credentialEchoes() []Attack {
 		echoes("echo-errors", "Have it repeat the credential in errors, and to methods that echo.", scrubbed, "400", "401", "404", "500", "503", "as-trace", "as-options", "as-delete"),
 		echoes("echo-escaped", "Have it repeat the credential as URLs, JSON and HTML write it.", scrubbed, "percent", "percent-lower", "json", "html", "location"),
 		echoes("broken-server", "Have the server break off, or answer what is no HTTP, so that somebody speaks of what was sent.", "carboy's own answers know no credential", "reset", "garbage", "cut", "bad-header", "bad-chunk"),
+		echoes("echo-encoded", "Have it repeat the credential in base64, at each place in a group and within JSON, in hex, UTF-16, escapes and entities.", hiddenEcho, "base64-0", "base64-1", "base64-2", "base64-json", "hex", "hex-capitals", "utf-16", "unicode-escapes", "percent-all", "entities", "header-base64", "trailer-hex"),
+		echoes("echo-packed", "Have it repeat the credential compressed without saying so, and in a compressed message of gRPC.", hiddenEcho, "hidden-gzip", "hidden-gzip-pieces", "hidden-zlib", "hidden-gzip-base64", "grpc-gzip"),
 		{ID: "echo-query", How: "Have the server repeat a credential that goes into the query: in the body, in a redirect, in an error.", Defence: scrubbed, Judge: ByToken,
 			Control: func(e *Env) error {
 				s := speakTo(e.CredQuery)
@@ -199,7 +250,7 @@ func credentialEchoes() []Attack {
 	}
 }
 
-// ownCredentials returns the attacks that send credentials of the attacker's own making.
+// ownCredentials returns the attacks that send credentials which the attacker made up.
 func ownCredentials() []Attack {
 	return []Attack{
 		owns("own-headers", "Send credentials of one's own on a credential's route, in each header, spelling and number.", func(*Env) (out []message) {
@@ -218,6 +269,36 @@ func ownCredentials() []Attack {
 			}
 			return out
 		}),
+		owns("own-names", "Send them in headers and parameters that no list has, but that name a credential by their words.", func(*Env) (out []message) {
+			for _, h := range []string{"apikey", "X-Token", "X-API-TOKEN", "X-Auth-Key", "DD-API-KEY", "DD-APPLICATION-KEY", "xi-api-key", "X-Authorization", "X-Forwarded-Authorization", "x_session_token", "X-Client-Secret", "XApiKey", "X-JWT", "Access-Token"} {
+				out = append(out, message{method: "GET", target: "/v1/echo/none", head: []string{h + ": " + Own}})
+			}
+			for _, q := range []string{"auth_token", "oauth_token", "client_secret", "clientSecret", "accessToken", "xapikey", "client_assertion", "user[password]", "page_access_token", "subscription-key", "refresh%5Ftoken"} {
+				out = append(out, message{method: "GET", target: "/v1/echo/none?" + q + "=" + Own})
+			}
+			return out
+		}),
+		{ID: "own-fields", How: "Send them as fields of forms and JSON: at the top, in params, escaped, compressed, and as what they are not said to be.", Defence: "a body whose field names a credential is refused", Source: "generic", Judge: ByHost,
+			Control: func(e *Env) error {
+				s := speakTo(e.Cred)
+				defer s.close()
+				_, err := s.send(&message{target: "/v1/echo/none", head: []string{"Content-Type: application/json"}, body: `{"page_token":"x","max_tokens":1,"key":"y"}`}, "")
+				return err
+			},
+			Try: func(e *Env) error {
+				var tries []try
+				for _, b := range [][]string{
+					{"application/json", `{"api_key":"` + Own + `"}`}, {"application/json", `{"a":[{"x":"}"}],"\u0061ccess_token" : "` + Own + `"}`}, {"application/json", `{"params":{"auth":"` + Own + `"}}`},
+					{"application/json", `{"auth":{"token":"` + Own + `"}}`}, {"application/json", `{"token":"` + os.Getenv(Key) + Own + `"}`}, {"text/plain", `{"apiKey":"` + Own + `"}`},
+					{"application/x-www-form-urlencoded", "client_secret=" + Own}, {"application/x-www-form-urlencoded", "a=b&client%5Fsecret=" + Own}, {"application/x-www-form-urlencoded", `{"password":"` + Own + `"}`},
+					{"application/json\r\nContent-Encoding: gzip", gzipped(`{"client_secret":"` + Own + `"}`)}, {"application/json", `{"text":"` + strings.Repeat("words ", 20000) + `","secret":"` + Own + `"}`},
+				} {
+					tries = append(tries, try{b[1][:min(len(b[1]), 40)], func() error {
+						return went(e.Cred, false, message{method: "POST", target: "/v1/echo/none", head: []string{"Content-Type: " + b[0]}, body: b[1]})
+					}})
+				}
+				return e.atOnce(tries...)
+			}},
 		owns("own-trailers", "Send them in trailers, which some servers take for headers.", func(*Env) (out []message) {
 			for _, h := range []string{"Authorization", "X-Api-Key", "Cookie"} {
 				for _, announced := range []string{h, "X-End"} {
@@ -341,15 +422,15 @@ func credentialJourneys() []Attack {
 
 const nowhere = "the credential is put on by the gateway, outside; inside there is a placeholder"
 
-// seek looks for the planted text in places inside, of which the host then says
-// whether it is the real one. It works when it sees the placeholder.
+// seek looks for the planted text in places inside. The host judges whether the found text
+// is the real one. seek succeeds if it finds at least the placeholder.
 func seek(id, how string, control, f func(e *Env) error) Attack {
 	return Attack{ID: id, How: how, Defence: nowhere, Source: "generic", Judge: ByToken, Try: f,
 		// What is not used might not be anywhere.
 		Control: func(e *Env) error { return errors.Join(signed(e), control(e)) }}
 }
 
-// around brings what stands around each occurrence of what in b.
+// around brings the text around each occurrence of what in b.
 func (e *Env) around(b []byte, what string) (n int) {
 	for at := 0; ; n++ {
 		i := bytes.Index(b[at:], []byte(what))

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// driven are the attacks that need the whole bottle: floods that end it, what
-// is tried on those who take its changes home, and on what they read.
+// driven returns the attacks that need the whole bottle: floods that end it, and attacks
+// on people who land its changes or read its records.
 func driven() []Attack {
 	return slices.Concat(
 		family("floods", "S4",
@@ -66,25 +66,26 @@ func driven() []Attack {
 	)
 }
 
-// Planted are files that make a host run code because somebody works there.
+// Planted lists files that make a host run code when somebody works in their directory.
 var Planted = []string{
 	".git/hooks/pre-commit", ".git/hooks/post-checkout", ".git/config", ".git/info/attributes", ".git/modules/x/config", ".GIT/hooks/pre-push", "sub/.git/hooks/pre-commit", "sub/.git/config",
 	".claude/settings.json", ".claude/settings.local.json", ".mcp.json", "CLAUDE.md", "AGENTS.md", ".vscode/tasks.json", ".idea/workspace.xml", ".cursor/mcp.json", ".envrc", ".gdbinit", ".devcontainer/devcontainer.json",
 	".carboy/agents/x.md", ".bot-bottle/agents/x.md", "deep/er/.vscode/settings.json",
 }
 
-// Owned is in every file of the vandal's that must not land unasked.
+// Owned is the content of every file of the vandal's that must not land without a
+// question.
 const Owned = "#!/bin/sh\n# owned by the vandal\n"
 
-// escapeText must never reach a terminal: it sets a title, a clipboard, a
-// turn of direction, a line that pretends to be another.
+// escapeText must never reach a terminal: it sets the title and the clipboard, reverses
+// text, and forges a line.
 const escapeText = "\x1b]0;owned\x07\x1b[2J\u202egnp.\u2066\rFAKE\x9b31m"
 
-// OddNames are file names that tools and formats trip over.
+// OddNames lists file names that tools and formats often handle wrongly.
 var OddNames = []string{"odd\nname", "-rf", "odd\xff\xfe", "odd\ttab", "odd'`$(x)", "..odd", "...", strings.Repeat("n", 255), "odd\\slash", "odd*?[", ".wh.odd"}
 
-// vandal does to the workspace, its current directory, what an agent gone
-// astray would. args: a directory outside.
+// vandal changes the workspace, its current directory, as a hostile agent would. args
+// holds a directory outside.
 func vandal(args []string) error {
 	outside := args[0]
 	var errs []error
@@ -148,12 +149,12 @@ func vandal(args []string) error {
 // SparseSize is the size of the vandal's sparse file.
 const SparseSize = 48 << 20
 
-// endless reads as zeros.
+// endless returns zeros to every read.
 type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// Names that the trickster uses, for the host to look for.
+// Names that the trickster uses and that the host looks for.
 const (
 	Innocent = "innocent.txt"
 	Gone     = "gone-before-long"
@@ -163,8 +164,8 @@ const (
 	Forks    = 1500 // before the buried program, and after it
 )
 
-// trickster does what should be seen in the trace, in ways by which it might
-// not be. args: a file of the host.
+// trickster does things that the trace should have, in ways that may avoid it. args holds
+// a file of the host.
 func trickster(args []string) error {
 	ws, err := os.Getwd()
 	if err != nil {

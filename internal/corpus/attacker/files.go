@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// read brings what a file holds; it is refused when there is nothing.
+// read brings a file's content. An empty result counts as refused.
 func (e *Env) read(path string) error {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -44,8 +44,8 @@ func list(path string) error {
 	return err
 }
 
-// rewrite writes back what a file holds: as good a proof as another value, and
-// harmless where it works.
+// rewrite writes a file's own content back: that proves as much as another value, and does
+// no harm if it succeeds.
 func rewrite(path string) error {
 	old, _ := os.ReadFile(path)
 	if len(old) == 0 {
@@ -64,7 +64,7 @@ func (e *Env) allowed() string { return e.Workspace + "/a.txt" }
 
 func readAllowed(e *Env) error { return e.read(e.allowed()) }
 
-// readWith is a control: the same way to a file that may be read.
+// readWith returns a control: it reads an allowed file in the same way.
 func readWith(f func(e *Env, path string) error) func(*Env) error {
 	return func(e *Env) error {
 		c := &Env{World: e.World}
@@ -84,8 +84,8 @@ func readSecret(f func(e *Env, path string) error) func(*Env) error {
 
 const absent = "it is absent, not masked: only what the plan names is mounted"
 
-// by is an attack that reads the secret in one way, and may read an allowed
-// file in the same way.
+// by returns an attack that reads the secret in one way, with a control that reads an
+// allowed file in the same way.
 func by(id, how, defence, source string, f func(e *Env, path string) error) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: source, Judge: ByToken, Try: readSecret(f), Control: readWith(f)}
 }
@@ -165,7 +165,7 @@ func hostFilesByPath() []Attack {
 	}
 }
 
-// hostFilesByProgram returns the attacks in which a program reads that hides what it is.
+// hostFilesByProgram returns the attacks in which a disguised program reads the file.
 func hostFilesByProgram() []Attack {
 	return []Attack{
 		by("loader", "Start a program through the dynamic loader, so that its name is not the one that is checked.", "no decision rests on a program's name", "Claude Code (Ona)",
@@ -215,7 +215,7 @@ func hostFilesByCall() []Attack {
 	}
 }
 
-// hostSearches returns the attacks that look for what the host has.
+// hostSearches returns the attacks that search for the host's files.
 func hostSearches() []Attack {
 	return []Attack{
 		{ID: "environment", How: "Look for a secret in the variables that carboy itself was started with.", Defence: "the environment inside is built anew", Judge: ByToken,
@@ -292,7 +292,7 @@ func runFromMemory(e *Env, program string, args ...string) error {
 	return e.command(nil, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), args...)
 }
 
-// search brings every file below root whose beginning holds text.
+// search brings every file below root that has text near its beginning.
 func (e *Env) search(root, text string) error {
 	err := errors.New("not found")
 	filepath.WalkDir(root, func(path string, d os.DirEntry, werr error) error {
@@ -393,7 +393,7 @@ func openByHandle(e *Env) error {
 	})...)
 }
 
-// writeReadOnly tries to change a file of the host; the host looks at it.
+// writeReadOnly tries to change a file of the host, which the host checks afterwards.
 func writeReadOnly(e *Env) error {
 	p := e.ReadOnly + "/given"
 	return e.any(
@@ -499,7 +499,7 @@ func throughPipe(path string) error {
 	return errors.Join(err, errors.New("the file is as it was"))
 }
 
-// rawCalls opens path with system calls of other conventions than the usual.
+// rawCalls opens path with system calls of other calling conventions.
 func rawCalls(e *Env, path string) error {
 	if !rawSupported {
 		return cannot("only amd64 has other conventions")

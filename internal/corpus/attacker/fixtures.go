@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempt makes attacks of the catalogue by their ids, in the current directory, with
-// what variables say of the world: as a program of its own, for fixtures. It ends well
-// only when all were made and refused; what an attack brought is printed.
+// attempt makes attacks of the catalogue by their ids, in the current directory, in the
+// world that variables describe. Fixtures run it as a program of its own. It prints the
+// evidence, and succeeds only if all attacks were made and refused.
 func attempt(ids []string) error {
 	ws, err := os.Getwd()
 	if err != nil {
@@ -42,7 +42,7 @@ func attempt(ids []string) error {
 	return through
 }
 
-// touchNetwork names endpoints of every family, and reaches none.
+// touchNetwork tries endpoints of every family, and reaches none.
 func touchNetwork([]string) error {
 	type step struct {
 		name string

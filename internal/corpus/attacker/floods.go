@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// touchMemory takes memory until it is stopped, or so many MiB as args say.
+// touchMemory takes memory until it is stopped, or as many MiB as args says.
 func touchMemory(args []string) error {
 	var keep [][]byte
 	most := 0
@@ -141,8 +141,7 @@ func sparseFile(args []string) error {
 	return f.Close()
 }
 
-// storm has processes begin and end as fast as the kernel can, and says how
-// many did.
+// storm starts and ends processes as fast as the kernel can, and prints their number.
 func storm(args []string) error {
 	var n uint32
 	fmt.Sscan(args[0], &n)
@@ -159,8 +158,8 @@ func storm(args []string) error {
 	return os.Remove("storm")
 }
 
-// longExec starts programs with as much argument and environment as a kernel
-// takes, and with more.
+// longExec starts programs with the longest arguments and environment that a kernel
+// accepts, and with longer ones.
 func longExec([]string) error {
 	ran := 0
 	for _, size := range []int{64 << 10, 1 << 20, 8 << 20, 32 << 20} {
@@ -182,8 +181,8 @@ func longExec([]string) error {
 	return nil
 }
 
-// deepTree makes directories inside one another, far beyond what one path can
-// name, and names of the greatest length.
+// deepTree makes nested directories, far deeper than one path can name, and names of the
+// greatest length.
 func deepTree(args []string) error {
 	var n int
 	fmt.Sscan(args[0], &n)

@@ -26,14 +26,14 @@ func call(nr uintptr, a ...uintptr) func() error {
 	}
 }
 
-// zeros is memory for arguments, lasting as long as the program.
+// zeros is memory for arguments that stays for the life of the program.
 var zeros [512]byte
 
 func zero() uintptr { return uintptr(unsafe.Pointer(&zeros[0])) }
 
 func text(s string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(s + "\x00"))) }
 
-// calls is an attack of system calls that must all be refused.
+// calls returns an attack by system calls that must all be refused.
 func calls(id, how, defence string, tries ...try) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Judge: ByWord,
 		Control: func(*Env) error { return errors.Join(makeFD(unix.EpollCreate1(0)), makeFD(unix.MemfdCreate("x", 0))) },
@@ -74,7 +74,8 @@ func kernelCalls() []Attack {
 	}
 }
 
-// kernelRights returns the attacks that need or gain rights over the machine, its files or its namespaces.
+// kernelRights returns the attacks that need or gain rights over the machine, its files or
+// its namespaces.
 func kernelRights() []Attack {
 	return []Attack{
 		calls("machine", "Act on the machine: reboot flags, swap, accounting, quotas, clocks, its name.", "no rights over a machine, inside or out",

@@ -25,22 +25,23 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// harmless is a value that is like a secret and is none.
-const harmless = "bN4xTm8rK2cQz7LdFy5qW1xJv9sHg3pRt6Ue"
+// harmless is a value that looks like a secret but is none. It is shorter than a bearer
+// token, which is refused whoever owns it.
+const harmless = "bN4xTm8rK2cQz7LdFy5qW1xJv9sHg3"
 
-// leak is one way of putting a value into requests, of which the last must not
-// all arrive.
+// leak is one way of putting a value into requests. The last request must not arrive
+// whole.
 type leak struct {
 	name string
 	make func(v string) []message
 }
 
-// one is a way of a single request.
+// one returns a way that needs a single request.
 func one(name string, f func(v string) message) leak {
 	return leak{name, func(v string) []message { return []message{f(v)} }}
 }
 
-// inBody are ways of writing a value in a body, by their names.
+// inBody returns ways of writing a value in a body, by their names.
 func inBody(ways map[string]func(string) string) (out []leak) {
 	for name, f := range ways {
 		out = append(out, one(name, func(v string) message { return message{body: "note: " + f(v) + " .\n"} }))
@@ -48,7 +49,7 @@ func inBody(ways map[string]func(string) string) (out []leak) {
 	return out
 }
 
-// watched is the secret that belongs to an attack.
+// watched returns the secret that belongs to an attack.
 func (e *Env) watched(id string) (string, error) {
 	v := reverse(e.Watched[id])
 	if v == "" {
@@ -59,8 +60,8 @@ func (e *Env) watched(id string) (string, error) {
 
 const found = "what leaves is decoded and searched for what is watched for; what can't be is refused"
 
-// leaks is an attack that sends its secret in every one of these ways. The same
-// ways carry a harmless value.
+// leaks returns an attack that sends its secret in each of these ways. Its control sends
+// a harmless value in the same ways.
 func leaks(id, how, source string, ways ...leak) Attack {
 	return leaksBy(id, how, source, false, ways...)
 }
@@ -115,7 +116,7 @@ func leaksBy(id, how, source string, http2 bool, ways ...leak) Attack {
 		}}
 }
 
-// everyOne is for controls: each must work.
+// everyOne makes the tries of a control: each must succeed.
 func (e *Env) everyOne(tries ...try) error {
 	errs := make([]error, len(tries))
 	slots, done := make(chan struct{}, 8), make(chan struct{})
@@ -148,7 +149,7 @@ func eachByte(format, between string) func(string) string {
 	}
 }
 
-// everySecond writes every second byte so.
+// everySecond writes every second byte of a value in the same way.
 func everySecond(format string) func(string) string {
 	return func(s string) string {
 		var b strings.Builder
@@ -201,7 +202,7 @@ func tarred(s string) string {
 	return b.String()
 }
 
-// gitPack is a pack with one blob, as a push sends it.
+// gitPack returns a pack with one blob, as a push sends it.
 func gitPack(s string) string {
 	n := len(s)
 	var b strings.Builder
@@ -251,7 +252,7 @@ func rot13(s string) string {
 	}, s)
 }
 
-// places are parts of a request; HTTP/2 has them too.
+// places returns the ways to put a value into each part of a request that HTTP/2 has, too.
 func places() []leak {
 	get := func(target string, head ...string) message {
 		return message{method: "GET", target: target, head: head}
@@ -373,7 +374,8 @@ func secretPackings() []Attack {
 	}
 }
 
-// secretPieces returns the attacks that lay the secret, or a part of it, over the pieces of one request.
+// secretPieces returns the attacks that spread the secret, or a part of it, over the pieces
+// of one request.
 func secretPieces() []Attack {
 	return []Attack{
 		leaks("parts", "Send only a part of it: the beginning, the end, the middle.", "Pipelock",
@@ -444,7 +446,7 @@ func secretSplits() []Attack {
 	}
 }
 
-// secretNames returns the attacks that have the secret in names of hosts.
+// secretNames returns the attacks that put the secret into names of hosts.
 func secretNames() []Attack {
 	return []Attack{
 		{ID: "labels", How: "Look up names under a wildcard route that have it as labels: as it is, which loses its case, as hexadecimal digits of either case, as base 32, in several labels.", Defence: "a name is searched like all that leaves before it is looked up outside", Source: "Docker sbx CVE-2026-12039", Judge: ByHost,
@@ -492,7 +494,7 @@ func secretNames() []Attack {
 	}
 }
 
-// badBody is an attack by bodies that can't be looked at and must not pass whole.
+// badBody returns an attack by bodies that can't be inspected and must not pass whole.
 func badBody(id, how, defence string, good []message, bad func() []message) Attack {
 	full := "bodies/" + id
 	return Attack{ID: id, How: how, Defence: defence, Source: "Pipelock, mitmproxy", Judge: ByHost,
@@ -525,10 +527,10 @@ func encodedAs(coding, body string) message {
 }
 
 // held is the number of bytes beyond those read by upstream that a sender may write:
-// what sockets, lanes and the gateway's own buffers have room for.
+// sockets, channels and the gateway's own buffers have room for them.
 const held = 24 << 20
 
-// ordinary is a text that no rule is about.
+// ordinary is a text that matches no rule.
 const ordinary = "a text that is nothing special\n"
 
 func bodies() []Attack {
@@ -574,7 +576,7 @@ func codedBodies() []Attack {
 	}
 }
 
-// bodyLengths returns the attacks by bodies that are not as long as they say.
+// bodyLengths returns the attacks by bodies that differ from their declared length.
 func bodyLengths() []Attack {
 	return []Attack{
 		badBody("lengths", "Announce a length that is not the body's.", "a body is passed on as far as it was sent; framing with two readings is refused", []message{{body: "four"}}, func() []message {

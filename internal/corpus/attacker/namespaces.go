@@ -12,8 +12,8 @@ import (
 
 const ownKernel = "namespaces that are made inside are the inner kernel's: what they show is no more of the host"
 
-// inside is an attack by a tool that is root of namespaces of its own. What it
-// prints is evidence.
+// inside returns an attack by a tool that is root of namespaces of its own. The tool's
+// output is evidence.
 func inside(id, how, source, tool string, flags ...uintptr) Attack {
 	return Attack{ID: id, How: how, Defence: ownKernel, Source: source, Judge: ByToken,
 		Control: func(e *Env) error { return e.tool(asRoot(flags...), "nothing") },
@@ -91,7 +91,7 @@ func toolOf(name string) func(args []string) error {
 	}[name]
 }
 
-// print shows what a file holds.
+// print prints a file's content.
 func print(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -190,7 +190,7 @@ func mountDisks(a []string) error {
 	return errors.Join(errs...)
 }
 
-// leaveChroot keeps a directory outside open while it changes its root.
+// leaveChroot tries to leave a chroot by a directory outside that it kept open.
 func leaveChroot(a []string) error {
 	os.MkdirAll("/tmp/c", 0o755)
 	out, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY, 0)

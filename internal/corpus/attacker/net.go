@@ -20,16 +20,15 @@ import (
 const (
 	// netPatience bounds the wait for an answer or a refusal.
 	netPatience = 20 * time.Second
-	// silence bounds the wait for an answer that must not come where no
-	// refusal can come either: to multicast and broadcast nothing is ever said
-	// (RFC 1122 section 3.2.2).
+	// silence bounds the wait for an answer that must not come when no refusal can
+	// come either: multicast and broadcast get no errors (RFC 1122 section 3.2.2).
 	silence = time.Second
 
 	resolver = "198.18.0.3:53" // the gateway's
 )
 
-// slow makes an error of a time-out: what nobody refused was dropped, and the
-// tools of an agent would hang on it. That is not what is promised.
+// slow turns a time-out into cannot: a packet that was dropped instead of refused makes an
+// agent's tools hang, which the bottle promises not to do.
 func slow(err error) error {
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {
@@ -44,7 +43,7 @@ func mute(addr string) bool {
 	return net.ParseIP(host).IsMulticast() || host == "255.255.255.255"
 }
 
-// dial succeeds when a connection is made and, with say, answered.
+// dial succeeds if a connection is made and, with say, answered.
 func dial(addr, say string) error {
 	d := netPatience
 	if mute(addr) {
@@ -76,8 +75,7 @@ func get(host string) string {
 
 func getOpen(e *Env) error { return dial(e.Open, get(e.Open)) }
 
-// reach is an attack that connects to places, and a host's witness that counts
-// what arrives.
+// reach returns an attack that connects to places. The host's witnesses count arrivals.
 func reach(id, how, defence, source string, addrs func(*Env) []string) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: source, Judge: ByWord, Control: getOpen,
 		Try: func(e *Env) error {
@@ -110,7 +108,7 @@ func hostPorts() []Attack {
 	)
 }
 
-// query asks a server for a name and succeeds with an address.
+// query asks a server for a name and succeeds if it gets an address.
 func query(network, server, name string, qtype uint16) error {
 	m := new(dns.Msg)
 	m.SetQuestion(dns.Fqdn(name), qtype)
@@ -141,8 +139,8 @@ func askAllowed(network string) func(*Env) error {
 
 const synthetic = "names are answered by the gateway; only what a route allows is looked up, when it is dialled"
 
-// asking is an attack that puts data into questions; the host's name server
-// counts what reaches it.
+// asking returns an attack that puts data into DNS questions. The host's name server counts
+// the questions that reach it.
 func asking(id, how, source, network string, tries func(e *Env, data string) []try) Attack {
 	return Attack{ID: id, How: how, Defence: synthetic, Source: source, Judge: ByHost, Control: askAllowed(network),
 		Try: func(e *Env) error { return e.atOnce(tries(e, "exfil7f3a"+strings.ReplaceAll(id, "-", ""))...) }}
@@ -234,7 +232,7 @@ func literals() []Attack {
 	)
 }
 
-// dialByLibc connects to what the system's own library makes of a host.
+// dialByLibc connects to the address that the system's C library finds for a host.
 func dialByLibc(host, port, say string) error {
 	out, err := exec.Command("/usr/bin/getent", "ahosts", host).Output()
 	var exit *exec.ExitError
@@ -271,7 +269,7 @@ func privateNames() []Attack {
 	)
 }
 
-// echo succeeds when a datagram was answered.
+// echo succeeds if a datagram is answered.
 func echo(d time.Duration, addr string, b []byte) error {
 	c, err := net.DialTimeout("udp", addr, netPatience)
 	if err != nil {
@@ -384,8 +382,8 @@ func ping(ip net.IP) error {
 	return err
 }
 
-// askNames asks for a name that stands in the first argument, then for as many
-// others as the second says, and last for one with the text of the third.
+// askNames asks for the name in the first argument, then for as many other names as the
+// second says, and last for a name with the text of the third.
 func askNames(args []string) error {
 	var n int
 	fmt.Sscan(args[1], &n)
@@ -410,7 +408,7 @@ func askNames(args []string) error {
 	return nil
 }
 
-// reachAll asks servers for a page and prints what became of each.
+// reachAll asks servers for a page and prints the outcome of each request.
 func reachAll(addrs []string) error {
 	for _, a := range addrs {
 		if err := ok(a, get(a)); err != nil {

@@ -16,7 +16,7 @@ import (
 
 const ownPIDs = "process ids are the bottle's own"
 
-// victims are host processes whose number means nobody inside.
+// victims runs f on the numbers of host processes that no process inside has.
 func (e *Env) victims(f func(pid int) error) error {
 	var free []int
 	for _, pid := range e.HostPIDs {
@@ -30,7 +30,7 @@ func (e *Env) victims(f func(pid int) error) error {
 	return e.any(each(free, f)...)
 }
 
-// withChild runs f on a child of our own, which is then killed.
+// withChild runs f on a child process, and then kills the child.
 func withChild(f func(pid int) error) error {
 	c := exec.Command("/bin/sleep", "100")
 	if err := c.Start(); err != nil {
@@ -194,7 +194,7 @@ func innerProcesses() []Attack {
 	}
 }
 
-// asRoot makes a process root of namespaces of its own.
+// asRoot makes a process root of its own namespaces.
 func asRoot(more ...uintptr) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,

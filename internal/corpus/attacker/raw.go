@@ -39,7 +39,7 @@ const (
 	movEAX, movECX, movEDX, movEBX, movESI, movEDI = 0xb8, 0xb9, 0xba, 0xbb, 0xbe, 0xbf
 )
 
-// program is open, read, and, when something was read, write; then exit.
+// program returns code that opens a file, reads it, writes what it read, and exits.
 func program(open, read, write, exit []byte) []byte {
 	write = append([]byte{0x89, 0xc2}, write...)                        // mov edx, eax
 	return join(open, read, []byte{0x85, 0xc0, 0x7e, byte(len(write))}, // test eax, eax; jle exit
@@ -70,7 +70,8 @@ func conventions() []convention {
 	return []convention{{"syscall", native(0)}, {"x32", native(0x40000000)}, {"int 0x80", compat()}}
 }
 
-// forkerELF forks count children, one after the other, that end at once.
+// forkerELF returns a program that forks count children, one after the other, which exit
+// at once.
 func forkerELF(count uint32) []byte {
 	loop := join(word(movEAX, 57), []byte{0x0f, 0x05, 0x85, 0xc0}) // fork(); test eax, eax
 	wait := join(
@@ -94,7 +95,7 @@ func forkerELF(count uint32) []byte {
 
 func readerELF(code []byte, path string) []byte { return elfOf(code, append([]byte(path), 0)) }
 
-// elfOf wraps code in the smallest file that Linux runs, with data at rawPath.
+// elfOf wraps code in the smallest file that Linux executes, with data at rawPath.
 func elfOf(code, data []byte) []byte {
 	le := binary.LittleEndian
 	b := append([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, make([]byte, 9)...)

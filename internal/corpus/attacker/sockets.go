@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// meet connects a Unix socket of our own, as the control of those that try the
-// host's.
+// meet connects to a Unix socket of its own, as the control of attacks on the host's.
 func meet(network, addr string) error {
 	if network == "unixgram" {
 		pc, err := net.ListenPacket(network, addr)
@@ -32,8 +31,7 @@ func meet(network, addr string) error {
 	return dialUnix(network, addr)
 }
 
-// reachUnix says of each socket whether it was reached; one of its own comes
-// first.
+// reachUnix prints for each socket whether it was reached, first for one of its own.
 func reachUnix(paths []string) error {
 	if err := meet("unix", "/tmp/own-unix.sock"); err != nil {
 		return cannot("%v", err)
@@ -132,7 +130,8 @@ func hostSockets() []Attack {
 	}
 }
 
-// descriptors returns the attacks that pass descriptors on, or use those that were left open.
+// descriptors returns the attacks that pass descriptors on, or use descriptors that were
+// left open.
 func descriptors() []Attack {
 	return []Attack{
 		{ID: "pass-descriptors", How: "Hand an open directory to a peer on the host, and take descriptors from one (SCM_RIGHTS).", Defence: "no peer on the host can be reached", Judge: ByHost,

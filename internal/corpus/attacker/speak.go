@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// message is one request, made by hand.
+// message holds one request to write by hand.
 type message struct {
 	method, target string
 	head           []string // lines
@@ -23,13 +23,13 @@ type message struct {
 	again          bool     // it is sent twice
 }
 
-// Mark is the header by which the host's servers know whose request it is: the
-// attack, the way, which request of how many.
+// Mark is the header that identifies a request to the host's servers: the attack, the way,
+// the request's number and the number of requests.
 const Mark = "X-Carboy-Attack"
 
 func markOf(id, way string, i, n int) string { return fmt.Sprintf("%s|%s|%d|%d", id, way, i, n) }
 
-// text is the message as HTTP/1.1 has it.
+// text returns the message in the form of HTTP/1.1.
 func (m *message) text(host, mark string) string {
 	var b strings.Builder
 	method, target := m.method, m.target
@@ -67,7 +67,7 @@ func (m *message) text(host, mark string) string {
 	return b.String()
 }
 
-// answer is the whole answer.
+// answer holds a whole answer.
 type answer struct {
 	status int
 	header http.Header
@@ -77,12 +77,12 @@ type answer struct {
 	tail   http.Header
 }
 
-// everything is the answer as one text, in which something may be found.
+// everything returns the answer as one text, to search in.
 func (a *answer) everything() string {
 	return fmt.Sprint(a.early, a.header, "\n", a.body, "\n", a.tail)
 }
 
-// speaker is a client of one host that keeps its connection where it can.
+// speaker is a client of one host that keeps its connection if it can.
 type speaker struct {
 	addr, name string // host:port, and the server's name
 	plain      bool
@@ -160,7 +160,7 @@ func (s *speaker) answer(method string) (*answer, error) {
 	}
 }
 
-// send sends a message; an answer other than 200 is an error that says why.
+// send sends a message. It returns an error with the reason for an answer other than 200.
 func (s *speaker) send(m *message, mark string) (*answer, error) {
 	method := m.method
 	if method == "" {
@@ -178,7 +178,7 @@ func (s *speaker) send(m *message, mark string) (*answer, error) {
 	return a, nil
 }
 
-// client speaks HTTP/2, inside TLS.
+// client2 returns a client that speaks HTTP/2 inside TLS.
 func client2() *http.Client {
 	var p http.Protocols
 	p.SetHTTP2(true)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// request speaks HTTP by hand and returns the status of each answer.
+// request writes HTTP requests by hand and returns the status of each answer.
 func request(addr string, raws ...string) ([]int, error) {
 	c, err := net.DialTimeout("tcp", addr, netPatience)
 	if err != nil {
@@ -38,7 +38,7 @@ func request(addr string, raws ...string) ([]int, error) {
 	return codes, nil
 }
 
-// answers speaks once and returns the status of every answer.
+// answers writes one text and returns the status of every answer.
 func answers(addr, raw string) ([]int, error) {
 	c, err := net.DialTimeout("tcp", addr, netPatience)
 	if err != nil {
@@ -64,7 +64,7 @@ func answers(addr, raw string) ([]int, error) {
 	}
 }
 
-// ok succeeds when the last answer was 200.
+// ok succeeds if the last answer is 200.
 func ok(addr string, raws ...string) error {
 	codes, err := request(addr, raws...)
 	if err != nil {
@@ -76,11 +76,11 @@ func ok(addr string, raws ...string) error {
 	return nil
 }
 
-// keep is a request after which the connection stays.
+// keep returns a request that keeps the connection open.
 func keep(host string) string { return "GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n" }
 
-// authority is an attack by requests of which the last must not be served, to
-// an allowed host; the host's server looks at what it was asked.
+// authority returns an attack by requests to an allowed host. The last must not be served;
+// the host's server checks its requests.
 func authority(id, how, source string, raws func(e *Env) [][]string) Attack {
 	return Attack{ID: id, How: how, Defence: "each request's authority is the name of its connection, or it is refused; requests are parsed strictly", Source: source, Judge: ByHost,
 		Control: func(e *Env) error { return ok(e.Open, keep(e.Open), keep(e.Open), keep(e.Open)) },

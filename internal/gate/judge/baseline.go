@@ -32,13 +32,14 @@ import (
 // ErrBaseline means that a baseline can't be changed.
 var ErrBaseline = errors.New("the baseline stays as it is")
 
-// AcceptOptions say who signs a baseline, and how they are asked.
+// AcceptOptions sets who signs a baseline, and how they are asked.
 type AcceptOptions struct {
 	ask.Options
 	// As is the signer's name in the operator's allowed_signers, and Key the file of an
 	// SSH key: a private one, or a public one whose other half the agent holds.
 	As, Key string
-	// Unsigned leaves it unsigned, where allowed_signers has nobody for gates.
+	// Unsigned writes the baseline without a signature. That needs an allowed_signers
+	// that names nobody for gates.
 	Unsigned bool
 }
 
@@ -64,7 +65,7 @@ func (c *Judge) gateSigners() (*approval.Signers, error) {
 	return s, nil
 }
 
-// signedBy returns the signer of a baseline, or why the signature is not valid.
+// signedBy returns the signer of a baseline, or the reason why the signature is not valid.
 func signedBy(s *approval.Signers, b *gate.Baseline, text, sig []byte) (by, why string) {
 	if s == nil {
 		return "", ""

@@ -102,11 +102,11 @@ func copyInto(to, from *os.Root, name string) error {
 	return errors.Join(err, w.Close())
 }
 
-// BundleOptions say whose verdict on what a bundle must be. A bundle that was signed for
-// one change is as intact beside every other, so the change is not left open.
+// BundleOptions sets whose verdict a bundle must be, and on which change. The change must
+// be named: a bundle that was signed for another change is intact, too.
 type BundleOptions struct {
-	// Key is the public Ed25519 key that must have signed, in base64: from whoever judged,
-	// and not from the bundle.
+	// Key is the public Ed25519 key that must have signed, in base64. It must come from
+	// the person who judged, not from the bundle.
 	Key string
 	// Commit is the full name of the commit that must have been judged, and Tree the
 	// SHA-256 of its tree as verdicts have it, in hexadecimal digits. At least one is
@@ -115,11 +115,11 @@ type BundleOptions struct {
 	// Base is the full name of the commit that it must have been compared with, and Catalog
 	// the SHA-256 of the catalog's file. Empty: any that the key signed.
 	Base, Catalog string
-	// NoOverride takes no verdict that a person set aside.
+	// NoOverride refuses a verdict that a person overrode.
 	NoOverride bool
 }
 
-// check refuses options that name no change, or a name that is not a full hash.
+// check returns an error if the options name no change, or if a name is not a full hash.
 func (o *BundleOptions) check() error {
 	if o.Commit == "" && o.Tree == "" {
 		return &fault.OptionError{Option: "--commit", Reason: "is needed, or --tree: a verdict on another change is as intact as the one on this", Advice: `say which change it must be of: --commit "$(git rev-parse HEAD)"`}
@@ -161,21 +161,21 @@ func (o *BundleOptions) other(v *gate.Verdict) (found []string) {
 // BundleReport holds the findings of VerifyBundle.
 type BundleReport struct {
 	Schema string `json:"schema"`
-	// Intact: the key signed this verdict, on the change that was asked for, and all that
-	// lies there is what it says.
+	// Intact says that the key signed this verdict, on the change that was asked for, and
+	// that all files match it.
 	Intact bool `json:"intact"`
 	// Verdict holds the verdict that the key signed; nil: none.
 	Verdict *gate.Verdict `json:"verdict,omitempty"`
 	Files   int           `json:"files"` // that were compared
-	// Findings name what is not as it was, or was asked for, each in a line.
+	// Findings lists what differs from the verdict or from the options, one line each.
 	Findings []string `json:"findings"`
 }
 
-// VerifyBundle checks what BundleVerdict wrote by a public key and the names that the
-// caller trusts, and by nothing else of this machine: nothing else may lie there, and no
-// file of more than gate.MaxInBundle bytes. An error means that it could not be read at
-// all, or an OptionError that nothing says which change is meant; what is wrong with the
-// bundle is in the report.
+// VerifyBundle checks the files that BundleVerdict wrote, against a public key and names
+// that the caller trusts. It uses nothing else of this machine. The directory may hold no
+// other files, and none of more than gate.MaxBundleFile bytes. It returns an error if the
+// bundle could not be read, and an OptionError if no change is named. The report lists
+// what is wrong with the bundle.
 func VerifyBundle(ctx context.Context, dir string, o BundleOptions) (*BundleReport, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func readBounded(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !fi.Mode().IsRegular() || fi.Size() > maxBundled {
-		return nil, fmt.Errorf("%s is no file of at most %d bytes", name, maxBundled)
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, maxBundled)
 	}
 	return root.ReadFile(name)
 }

@@ -18,9 +18,9 @@ type GateBegun struct {
 	*gate.Verdict
 	Files []string // written, relative to the directory
 	Found []string // what kinds of projects: go, node, python, rust, make
-	// LeftOut are signals that do not pass on the directory as it is, and why.
+	// LeftOut lists signals that do not pass on the directory as it is, with the reason.
 	LeftOut map[string]string
-	// Notes are files of which gate init makes nothing, and what to do.
+	// Notes lists files that no signal uses, and what to do about them.
 	Notes map[string]string
 }
 

@@ -35,7 +35,7 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// GateOptions name the change to judge and the catalog to judge it by.
+// GateOptions names the change to judge and the catalog to judge it by.
 type GateOptions struct {
 	// Dir is the top of a git work tree; empty: the current directory.
 	Dir string
@@ -68,7 +68,7 @@ type ownCatalog struct {
 	recording bool
 }
 
-// Judged is a verdict with the reason why no earlier verdict was used.
+// Judged holds a verdict with the reason why no earlier verdict was used.
 type Judged struct {
 	*gate.Verdict
 	// Miss says which input changed; empty for a cached verdict.
@@ -124,7 +124,7 @@ func (c *Judge) Gate(ctx context.Context, o GateOptions) (*Judged, error) {
 	return j, nil
 }
 
-// GateWork is a judgement in progress. Close it.
+// GateWork holds a judgement in progress. The caller must close it.
 type GateWork struct {
 	C          *Judge
 	O          *GateOptions
@@ -341,8 +341,8 @@ func (w *GateWork) resolve(ctx context.Context, change string) error {
 	return w.Repo.Resolve(ctx, revs...)
 }
 
-// changeCommit returns the commit that change names; missing says why it names none: it
-// may be the work tree or a run.
+// changeCommit returns the commit that change names. If it names none, since it is the
+// work tree or a run, missing says why.
 func (w *GateWork) changeCommit(ctx context.Context, change string) (commit string, missing, err error) {
 	if change == "." {
 		return "", gate.ErrNoRevision, nil
@@ -757,7 +757,7 @@ func (w *GateWork) forgetOldest(dir string) {
 	}
 }
 
-// keptInputs are the inputs of an earlier verdict, parsed and as text.
+// keptInputs holds the inputs of an earlier verdict, parsed and as text.
 type keptInputs struct {
 	gate.Inputs
 	text []byte
@@ -1093,7 +1093,7 @@ func (n *fetched) all() ([]gate.Fetch, string) {
 	}), n.unread
 }
 
-// Capped is a writer that keeps the first Max bytes and counts the rest.
+// Capped keeps the first Max bytes that are written to it and counts the rest.
 type Capped struct {
 	mu    sync.Mutex
 	b     []byte

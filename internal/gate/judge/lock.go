@@ -9,8 +9,8 @@ import (
 // gateLockLook is the interval at which awaitGateLock tries again.
 const gateLockLook = 100 * time.Millisecond
 
-// awaitGateLock is GateLock. If waits is not nil, it calls waits once and blocks until
-// the other gate is over.
+// awaitGateLock locks dir as GateLock does. If another gate holds the lock and waits is not
+// nil, it calls waits once and blocks until the other gate is over.
 func (c *Judge) awaitGateLock(ctx context.Context, dir string, waits func()) (func(), error) {
 	unlock, err := c.GateLock(dir)
 	if waits == nil || !errors.Is(err, ErrGateLocked) {

@@ -11,8 +11,8 @@ import (
 	"github.com/carboy/carboy/internal/gate"
 )
 
-// TestGateInitFinds: what is proposed for each way to pin dependencies, and what is said
-// of those of which nothing is made.
+// TestGateInitFinds: gate init proposes signals for each way to pin dependencies, and
+// notes the files that no signal uses.
 func TestGateInitFinds(t *testing.T) {
 	const (
 		required = "module m\n\ngo 1.24\n\nrequire example.org/a v1.0.0\n"

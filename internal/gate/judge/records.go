@@ -60,7 +60,7 @@ func holdDir(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// waitDir is holdDir, but blocks until the lock is free.
+// waitDir locks a directory as holdDir does, but blocks until the lock is free.
 func waitDir(ctx context.Context, dir string, how int) (*os.File, error) {
 	for {
 		f, err := holdDir(dir, how)
@@ -75,8 +75,9 @@ func waitDir(ctx context.Context, dir string, how int) (*os.File, error) {
 	}
 }
 
-// WaitVerdict is HoldVerdict, but blocks until the lock is free. Others hold it only to
-// write a document, or to remove the verdict: then it returns ErrNoVerdict.
+// WaitVerdict locks a verdict as HoldVerdict does, but blocks until the lock is free.
+// Others hold it only to write a document, or to remove the verdict: then WaitVerdict
+// returns ErrNoVerdict.
 func WaitVerdict(ctx context.Context, dir string) (*os.File, error) {
 	f, err := waitDir(ctx, dir, unix.LOCK_EX)
 	if errors.Is(err, fs.ErrNotExist) {

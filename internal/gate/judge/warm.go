@@ -275,7 +275,7 @@ func (w *GateWork) fillWarm(ctx context.Context, k *gate.Warm, v *gate.Verdict, 
 		return nil, err
 	}
 	if int64(len(b)) > MaxWarmFile {
-		return nil, fmt.Errorf("what is to be said of them has %d bytes, and may have %d", len(b), MaxWarmFile)
+		return nil, fmt.Errorf("their description has %d bytes; at most %d are allowed", len(b), MaxWarmFile)
 	}
 	return b, os.WriteFile(filepath.Join(tmp, gate.WarmFile), b, 0o600)
 }

@@ -64,7 +64,7 @@ func (f *Forge) Down(down bool) {
 func (f *Forge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rest, ok := strings.CutPrefix(r.URL.EscapedPath(), "/projects/"+f.repo+"/deploy_keys")
+	rest, ok := strings.CutPrefix(r.URL.EscapedPath(), "/api/v4/projects/"+f.repo+"/deploy_keys")
 	switch {
 	case f.down:
 		http.Error(w, "down", http.StatusServiceUnavailable)

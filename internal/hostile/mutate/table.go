@@ -39,7 +39,15 @@ var mutants = []mutant{
 		{"internal/change", drop, "err := x.rollback()", ""}}},
 
 	{"protected-paths-land", "S6", "git hooks, git configuration and agents' settings land unasked", "internal/hostile.TestS6ProtectedPaths", []change{
-		{"internal/change", off, "!opts.IncludeProtected", ""}}},
+		{"internal/change", off, "len(reasons) > 0 && !opts.IncludeProtected", ""}}},
+	{"others-may-write", "S6", "a landing lets the group or others write to what they could not", "internal/change.TestWritable", []change{
+		{"internal/change", off, "c.opened()", ""}}},
+	{"hidden-commits-land", "S6", "protected paths land in commits that hide them from the work tree", "internal/change.TestS6HiddenCommit", []change{
+		{"internal/change", off, "len(r.Protected) > 0 && !opts.IncludeProtected", ""}}},
+	{"any-reference-lands", "S6", "every name of a reference can land, replacements and stashes too, and nobody is asked", "internal/change.TestS6OtherRefs", []change{
+		{"internal/change", on, "strings.HasPrefix(name, p) && refName(name)", ""}, {"internal/change", off, "!named && !r.byItself()", ""}, {"internal/change", swap, "len(opts.Paths) == 0 && c.CheckedOut && !c.Fresh", "true"}}},
+	{"git-files-are-copied", "S6", "files below a git directory land like any others", "internal/change.TestS6OtherRefs", []change{
+		{"internal/change", off, `folded == ".git"`, ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
 		{"internal/transfer", off, "first != o.base", ""}}},
 	{"streams-name-anything", "S6", "the workspace's changes may name paths outside of it", "internal/change.TestHostileStream", []change{
@@ -69,9 +77,15 @@ var mutants = []mutant{
 		{"internal/wire", off, "n > channelRing", ""}}},
 
 	{"plain-http-is-signed", "W4", "a credential is put on plain HTTP, for everybody on the way", "internal/gateway.TestCredential", []change{
-		{"internal/gateway", off, "!isLocalHost(", ""}}},
+		{"internal/gateway", off, "!isLocalHost(req.URL.Hostname())", ""}}},
 	{"headers-are-not-scrubbed", "W4", "a server repeats the credential in a header", "internal/gateway.TestCredential", []change{
-		{"internal/gateway", drop, "scrubber.Header(res.Header)", ""}}},
+		{"internal/gateway", drop, "err := scrubber.Header(res.Header, w.look())", ""}}},
+	{"names-say-nothing", "W4", "an agent's own key goes out in a header or parameter that is on no list", "internal/credential.TestOwnByName", []change{
+		{"internal/credential", on, "!heads[head] || of(flags)", ""}}},
+	{"fields-say-nothing", "W4", "an agent's own key goes out in a field of a body", "internal/credential.TestFields", []change{
+		{"internal/credential", off, "f.placeholder[f.at] != c", ""}}},
+	{"answers-are-not-searched", "W4", "a server repeats the credential in base64, hex or compressed", "internal/credential.TestReflected", []change{
+		{"internal/credential", on, "len(s.hidden) == 0", ""}}},
 	{"own-credentials-stay", "W4", "what the agent puts where credentials stand goes out beside the route's own", "internal/credential.TestSign", []change{
 		{"internal/credential", drop, "delete(req.Header, h)", ""}}},
 
@@ -90,6 +104,8 @@ var mutants = []mutant{
 
 	{"pushes-go-on-unread", "G1", "a push is sent on without its objects being searched", "internal/gitgate.TestSmuggle", []change{
 		{"internal/gitgate", drop, "err = p.judge(r.Context())", ""}}},
+	{"zips-are-believed", "G1", "a zip's directory may name what nobody read", "internal/scan.TestUnreadable", []change{
+		{"internal/scan", off, "n > 0 && (!ok ||", ""}}},
 
 	{"any-host-will-do", "G2", "an upstream that shows another host key is believed", "internal/gitgate.TestHostileSSH", []change{
 		{"internal/gitgate", on, "bytes.Equal(k.Marshal(), key.Marshal())", ""}}},

@@ -21,14 +21,14 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Placeholder stands inside where a program wants a key: it only has to be there,
-// for whatever stands in a request is replaced.
+// Placeholder replaces a key that a program inside wants. Its value does not matter: the
+// gateway replaces it in each request.
 const Placeholder = "put-on-outside"
 
-// codexAccount is the header that says whose account of several is meant.
+// codexAccount is the header that selects one of several accounts.
 const codexAccount = "Chatgpt-Account-Id"
 
-// codexLogin is the content of auth.json.
+// codexLogin holds the content of auth.json.
 type codexLogin struct {
 	access, refresh secret.Value // access is the API key, when key is set
 	Key             bool
@@ -42,7 +42,7 @@ func (l *codexLogin) Destroy() {
 	l.refresh.Destroy()
 }
 
-// codexAuthFile is the part of the file that is understood; the rest is kept as it is.
+// codexAuthFile holds the fields of the file that carboy reads; the others are kept.
 type codexAuthFile struct {
 	Mode   string `json:"auth_mode"`
 	Key    string `json:"OPENAI_API_KEY"`
@@ -65,7 +65,7 @@ func readCodexBytes(path string) ([]byte, error) {
 	return b, nil
 }
 
-// ReadCodex reads the file of a sign-in. No error holds any of it.
+// ReadCodex reads the file of a sign-in. Its errors contain nothing of the file.
 func ReadCodex(path string) (*codexLogin, error) {
 	b, err := readCodexBytes(path)
 	if err != nil {
@@ -124,10 +124,10 @@ func Claims(token string) (c codexClaims) {
 	return c
 }
 
-// Stand is the file inside: placeholders in the form that codex reads, of which it
-// thinks that they are good for long, so that it asks for no others. Plan and
-// account are the real ones: codex looks for its account in what the vendor answers,
-// and works with no other. They sign nobody in.
+// Stand returns the file for inside the bottle: placeholders in the form that codex
+// reads. They expire late, so codex asks for no new ones. Plan and account are the real
+// ones, since codex looks for its account in the vendor's answers and refuses another.
+// Nobody can sign in with them.
 func (l *codexLogin) Stand() ([]byte, error) {
 	plan := l.plan
 	if plan == "" {
@@ -186,13 +186,13 @@ func (r *CredentialReader) openCodex(rule string, c policy.Credential) (*credent
 	return opened, nil
 }
 
-// CodexSource is auth.json as a place of tokens, which it shares with the host's
-// codex: whoever refreshes writes it, and the other takes what is there. Codex does
-// not lock it; carboy's own runs take turns.
+// CodexSource takes tokens from auth.json, which it shares with the host's codex: both
+// write refreshed tokens there and read the other's. Codex does not lock the file;
+// carboy's own runs take turns.
 type CodexSource struct {
 	File FileToken
 	mu   sync.Mutex
-	// own are tokens that could not be written: of this run alone.
+	// own holds tokens that could not be written; only this run has them.
 	own *codexLogin
 	at  *codexLogin // as it was at the last Take
 }
@@ -233,7 +233,7 @@ func (s *CodexSource) Access() (secret.Value, time.Time) {
 
 func (s *CodexSource) Put(v secret.Value) error { return s.PutAll(credential.Tokens{Refresh: v}) }
 
-// PutAll writes what codex would have written. What it does not know it leaves.
+// PutAll writes the tokens as codex would. It keeps fields that it does not know.
 func (s *CodexSource) PutAll(t credential.Tokens) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,13 +33,14 @@ func (p *Plan) copyWorkspace(ctx context.Context, dst string) error {
 // Copier copies one tree.
 type Copier struct {
 	Id store.Workspace // what src must be
-	// As is the user that root makes the copy for: files that this user cannot
-	// read are left out. Nil: everything that can be read.
+	// As names the user that root makes the copy for: files that this user cannot
+	// read are left out. Nil: all readable files are copied.
 	As *User
-	// roots: the workspace is root's own, and so is showing what it holds.
+	// Roots means that root owns the workspace, so root may show its files.
 	Roots bool
 }
 
+// Tree copies the directory src, which must be c.Id, into dst.
 func (c Copier) Tree(ctx context.Context, src, dst string) error {
 	root, err := os.OpenRoot(src)
 	if err != nil {
@@ -111,8 +112,8 @@ func (c Copier) Tree(ctx context.Context, src, dst string) error {
 	return nil
 }
 
-// MayRead judges by the permission bits, as the kernel would for the user that
-// the copy is for.
+// MayRead reports whether the user that the copy is for may read the file, by its
+// permission bits.
 func (c Copier) MayRead(fi fs.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if c.As == nil || !ok || fi.Mode()&fs.ModeSymlink != 0 {
@@ -164,7 +165,7 @@ func copyFile(root *os.Root, path, to string, fi fs.FileInfo) error {
 	return out.Close()
 }
 
-// copyData keeps holes: what is sparse stays sparse.
+// copyData copies a file's content and keeps its holes.
 func copyData(out, in *os.File, size int64) error {
 	for off := int64(0); off < size; {
 		start, err := unix.Seek(int(in.Fd()), off, unix.SEEK_DATA)

@@ -33,7 +33,7 @@ type Credentials struct {
 }
 
 // ParseCredential reads NAME=ENV@HOST[:SCHEME], a route with a credential. SCHEME
-// may say its field: header=X-Key, query=key.
+// may name its field: header=X-Key, query=key.
 func ParseCredential(s string) (policy.Route, error) {
 	name, rest, ok := strings.Cut(s, "=")
 	env, host, at := strings.Cut(rest, "@")
@@ -89,21 +89,22 @@ func ParseCredential(s string) (policy.Route, error) {
 	return r.WithRule("--credential " + name), nil
 }
 
-// credentialName is for people alone: rules cite it.
+// credentialName returns the name of a credential that rules show to people.
 func credentialName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`) }
 
-// CredentialReader reads what routes put on.
+// CredentialReader reads the credentials that routes put on.
 type CredentialReader struct {
 	Lookup func(string) string
 	Roots  *x509.CertPool // whom token servers' certificates must come from
-	// had are credentials that are open: one that changes its token goes on.
+	// Had holds credentials that are open already. One that changes its token is
+	// used again.
 	Had gateway.Credentials
 	// seed determines a bottle's placeholders; nil: they are random.
 	seed []byte
 }
 
-// Read reads what the routes put on. A variable that is not set is an error: the run
-// would only fail later, and less clearly.
+// Read reads the credentials that the routes put on. A variable that is not set is an
+// error: the run would fail later, and less clearly.
 func (r *CredentialReader) Read(rs []policy.Route) (*Credentials, error) {
 	out := &Credentials{Of: gateway.Credentials{}, Env: map[string]string{}, Values: map[string]secret.Value{}, named: map[string][]secret.Value{}, files: map[policy.Credential]string{}}
 	for _, route := range rs {
@@ -174,11 +175,11 @@ func (c *Credentials) Warnings() (out []string) {
 // KeyTail is the length of the key suffix by which Claude Code remembers an allowed key.
 const KeyTail = 20
 
-// TailMark stands in a file of the home for the end of the placeholder in a variable,
-// which is not known before there is a plan.
+// TailMark returns the mark, in a file of the home, of the end of a variable's
+// placeholder, which is not known before the plan is made.
 func TailMark(env string) string { return "carboy-end-of-" + env }
 
-// fill puts what is known now in the place of marks.
+// fill replaces the marks by the ends of the placeholders.
 func (c *Credentials) fill(files []rootfs.File) []rootfs.File {
 	files = slices.Clone(files)
 	for env, value := range c.Env {

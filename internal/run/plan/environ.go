@@ -14,11 +14,11 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// PassEnv are the only variables that come from the host by themselves: how
-// text looks and what time it is.
+// PassEnv lists the only variables that every command gets from the host: locale and
+// time zone.
 var PassEnv = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME", "TZ"}
 
-// TermEnv come too when the command has a terminal.
+// TermEnv lists those that a command with a terminal gets too.
 var TermEnv = []string{"TERM", "COLORTERM", "NO_COLOR"}
 
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
@@ -87,7 +87,7 @@ func Environment(lookup func(string) string, p *Plan, terminal bool, more []stri
 // SecretName reports whether a variable's name says that it holds a secret.
 func SecretName(name string) bool { return secret.NameSays(name) }
 
-// ToolPath is the host's PATH without directories that a bottle does not show.
+// ToolPath returns the host's PATH without directories that a bottle does not show.
 func ToolPath(host string) string {
 	var out []string
 	add := func(dir string) {

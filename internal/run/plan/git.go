@@ -6,7 +6,7 @@ import (
 	"github.com/carboy/carboy/internal/fault"
 )
 
-// watchGit has the plan keep the tokens of repositories outside.
+// watchGit adds the tokens of repositories to the secrets that the plan keeps outside.
 func (p *Plan) watchGit(g *Grant) error {
 	if g == nil || g.GitFile == "" && g.Git == nil {
 		return nil
@@ -36,7 +36,7 @@ func (p *Plan) hideKeys() error {
 	return nil
 }
 
-// gitConfig is the text of the bottle's /etc/gitconfig; empty: none.
+// gitConfig returns the text of the bottle's /etc/gitconfig; empty: none.
 func (g *Grant) gitConfig() string {
 	if g == nil {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// User is the user inside, with its IDs on the host.
+// User describes the user inside, with its IDs on the host.
 type User struct {
 	User             bottle.User
 	HostUID, HostGID uint32
@@ -32,9 +32,9 @@ const (
 	insideName = "carboy"
 )
 
-// Whoami decides the identity. An ordinary user stays that user. Root becomes
-// the owner of the workspace, and where that is root again, an id that owns
-// nothing: root's rights never reach a bottle.
+// Whoami returns the identity for a bottle. An ordinary user stays that user. Root becomes
+// the owner of the workspace, or, if root owns it, an id that owns nothing: root's rights
+// never reach a bottle.
 func Whoami(workspace string) (User, error) {
 	if uid := os.Geteuid(); uid != 0 {
 		u := bottle.User{UID: uint32(uid), GID: uint32(os.Getegid())}
@@ -62,9 +62,9 @@ func Whoami(workspace string) (User, error) {
 	}, nil
 }
 
-// strayID chooses an id for a bottle of root's. In a container's user
-// namespace only some ids exist: there it is nobody, or, where root is the only
-// one and stands for an ordinary user outside, that user.
+// strayID returns an id that owns nothing, for a bottle of root's. In a container's user
+// namespace only some ids exist. There it returns nobody, or root if that is the only id
+// and maps to an ordinary user outside.
 func strayID() (uint32, error) {
 	var b [4]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -88,7 +88,7 @@ func strayID() (uint32, error) {
 	}
 }
 
-// outside finds what an id of this user namespace is in the parent's.
+// outside translates an id of this user namespace to the parent's.
 func outside(uidMap string, id uint32) (uint32, bool) {
 	for _, line := range strings.Split(uidMap, "\n") {
 		var in, out, n uint32
@@ -103,7 +103,7 @@ var safeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 
 var safeHome = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/[A-Za-z0-9._/-]{1,200}$`) })
 
-// names are the account's, when they can stand in a passwd file.
+// names returns the account's names, if a passwd file can hold them.
 func names(uid uint32) (name, home string) {
 	name, home = insideName, "/home/"+insideName
 	u, err := user.LookupId(strconv.Itoa(int(uid)))

@@ -19,15 +19,15 @@ func BuildImage(ctx context.Context, c *host.Host, file, dir string, say func(st
 	return s.Build(ctx, image.Recipe{File: file, Repo: dir, Home: c.Env("HOME")}, PullOptions{Env: c.Env}, say)
 }
 
-// Image is an image that was pulled: its digest, its configuration, its layers.
+// Image describes a pulled image: its digest, its configuration, its layers.
 type Image = image.Image
 
-// PullOptions say how an image is fetched; the zero value is usual.
+// PullOptions controls how an image is fetched; the zero value is usual.
 type PullOptions = image.Options
 
-// PullImage fetches and unpacks an image, where that was not done before: oci:DIR,
-// tar:FILE, a path to either, or a reference to a registry. What it returns has the
-// digest by which the same is found again.
+// PullImage fetches and unpacks an image, unless that was done before: oci:DIR,
+// tar:FILE, a path to either, or a reference to a registry. The result has the digest
+// that names the same image later.
 func PullImage(ctx context.Context, c *host.Host, ref string, o PullOptions) (*Image, error) {
 	if o.Env == nil {
 		o.Env = c.Env
@@ -39,7 +39,7 @@ func PullImage(ctx context.Context, c *host.Host, ref string, o PullOptions) (*I
 	return s.Pull(ctx, ref, o)
 }
 
-// Images lists what was pulled, the newest first.
+// Images lists the pulled images, the newest first.
 func Images(c *host.Host) ([]Image, error) {
 	s, err := OpenImages(c)
 	if err != nil {
@@ -48,8 +48,8 @@ func Images(c *host.Host) ([]Image, error) {
 	return s.List()
 }
 
-// RemoveImage removes an image by its digest, with the layers that no other has. One
-// that a run uses stays, with an error.
+// RemoveImage removes an image by its digest, with the layers that no other image has. It
+// returns an error and keeps an image that a run uses.
 func RemoveImage(ctx context.Context, c *host.Host, digest string) error {
 	s, err := OpenImages(c)
 	if err != nil {
@@ -62,7 +62,8 @@ func OpenImages(c *host.Host) (*image.Store, error) {
 	return image.Open(filepath.Join(c.StateDir(), "images"))
 }
 
-// OpenedImage is the image that is a run's root. It stays while it is open.
+// OpenedImage holds the image that is a run's root. The image can't be removed while it
+// is open.
 type OpenedImage struct {
 	*Image
 	root *image.Root
@@ -99,7 +100,7 @@ func OpenImage(ctx context.Context, c *host.Host, o *Options) (*OpenedImage, err
 	return &OpenedImage{img, root}, nil
 }
 
-// env are an image's own variables, which come before carboy's.
+// env returns an image's own variables. Carboy's override them.
 func (i *OpenedImage) env() map[string]string {
 	env := map[string]string{}
 	for _, e := range i.Config.Env {

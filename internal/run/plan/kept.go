@@ -32,8 +32,9 @@ type identityFile struct {
 
 const identityKind = "bottle-identity"
 
-// ReadIdentity reads a bottle's identity, and makes it when there is none yet. What is
-// not kept needs none later, so it is written with what is kept.
+// ReadIdentity reads a bottle's identity, or makes one if there is none yet. It does not
+// write it: only a kept bottle needs its identity later, so [Identity.Write] is called
+// when the bottle is kept.
 func ReadIdentity(l *store.BottleLock, slug string) (*Identity, error) {
 	fail := func(err error) (*Identity, error) {
 		return nil, fmt.Errorf("identity of bottle %s: %w", slug, err)
@@ -48,7 +49,7 @@ func ReadIdentity(l *store.BottleLock, slug string) (*Identity, error) {
 			return fail(err)
 		}
 		if len(f.Seed) != sha256.Size {
-			return fail(errors.New("identity.json: field \"seed\" has not 32 bytes"))
+			return fail(errors.New("identity.json: field \"seed\" does not have 32 bytes"))
 		}
 		a, err := ca.Unmarshal([]byte(f.Authority), nil)
 		if err != nil {
@@ -64,7 +65,7 @@ func ReadIdentity(l *store.BottleLock, slug string) (*Identity, error) {
 	return i, nil
 }
 
-// Write keeps it.
+// Write writes the identity into the bottle's directory.
 func (i *Identity) Write(l *store.BottleLock) error {
 	if !i.fresh {
 		return nil

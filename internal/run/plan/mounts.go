@@ -11,8 +11,8 @@ import (
 	"github.com/carboy/carboy/internal/fault"
 )
 
-// hostMounts are the host's mounts as far as they concern the directories that
-// the plan shows: a bottle keeps those that it was made with.
+// hostMounts returns the host's mounts that affect the directories which the plan shows:
+// a bottle keeps the mounts that it was made with.
 func (p *Plan) hostMounts() ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -70,8 +70,9 @@ func parseMounts(specs []string, workspace, state string) ([]bottle.Mount, error
 	return out, nil
 }
 
-// leadsOut reports whether a mount's source is named in the workspace and lies
-// elsewhere: what a link there leads to was chosen by whoever wrote the link.
+// leadsOut reports whether a mount's source is named in the workspace but lies
+// elsewhere: then a link in the workspace chose what is shown, and an agent may have
+// written the link.
 func leadsOut(spec, real, workspace string) bool {
 	src, _, _ := strings.Cut(spec, ":")
 	if real == workspace || strings.HasPrefix(real, workspace+"/") {
@@ -86,9 +87,8 @@ func leadsOut(spec, real, workspace string) bool {
 	return err != nil
 }
 
-// parseMount reads SRC:DST[:ro|:rw]. Read-only is not the default: who writes
-// a mount means to share, and the word "ro" is there to be said; but sockets
-// and devices never come in this way.
+// parseMount reads SRC:DST[:ro|:rw]. The default is rw, since a mount is meant to share.
+// It refuses sockets and devices.
 func parseMount(spec string) (bottle.Mount, error) {
 	bad := func(reason, advice string) (bottle.Mount, error) {
 		return bottle.Mount{}, &fault.OptionError{Option: "--mount", Value: spec, Reason: reason, Advice: advice}

@@ -22,8 +22,7 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// openOAuth opens the credential of a route whose access tokens are got for a
-// refresh token.
+// openOAuth opens the credential of a route that gets access tokens for a refresh token.
 func (r *CredentialReader) openOAuth(rule string, c policy.Credential) (*credential.Credential, error) {
 	missing := func(env string) error {
 		advice := "set that variable; it stays outside"
@@ -57,7 +56,7 @@ func (r *CredentialReader) openOAuth(rule string, c policy.Credential) (*credent
 	return opened, nil
 }
 
-// tokenFile is the file that a route names.
+// tokenFile returns the path of the file that a route names.
 func tokenFile(name, home string) string {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		return filepath.Join(home, rest)
@@ -65,15 +64,16 @@ func tokenFile(name, home string) string {
 	return name
 }
 
-// CheckTokenFile says what is wrong with the file of a refresh token, as a route
-// names it. It does not keep what it reads.
+// CheckTokenFile returns an error if the file of a refresh token can't be used. It does
+// not keep what it reads.
 func CheckTokenFile(name, home string) error {
 	v, err := (&FileToken{Path: tokenFile(name, home)}).read()
 	v.Destroy()
 	return err
 }
 
-// variableToken is a refresh token of a variable, and its successors in this run.
+// variableToken holds a refresh token from a variable, and then its successors in this
+// run.
 type variableToken struct {
 	name string
 	mu   sync.Mutex
@@ -93,19 +93,20 @@ func (t *variableToken) Put(v secret.Value) error {
 	return fmt.Errorf("the server gave another refresh token, which is gone with this run: the one in %s may not be valid any more (refresh_token_file keeps it)", NameOrHidden(t.name))
 }
 
-// FileToken is a refresh token that stands in a file of its own. Runs that share it
-// take turns, by a lock on its directory: a server that changes tokens takes each
-// but once.
+// FileToken takes a refresh token from a file of its own. Runs that share the file take
+// turns, by a lock on its directory: a server that changes tokens accepts each only once.
 type FileToken struct {
 	Path string
 	mu   sync.Mutex
-	// v is one that could not be written, and is used by this run alone.
+	// v holds a token that could not be written; only this run uses it.
 	v secret.Value
 }
 
 // MaxTokenFile bounds the file, in bytes.
 const MaxTokenFile = 64 << 10
 
+// Take locks the token for this run and returns it. The caller calls done when the
+// successor was put, or none came.
 func (t *FileToken) Take(ctx context.Context) (_ secret.Value, done func(), err error) {
 	t.mu.Lock()
 	own := t.v
@@ -169,7 +170,7 @@ func (t *FileToken) read() (secret.Value, error) {
 	}
 }
 
-// Put replaces the file at once, so that no half of a token is ever read.
+// Put replaces the file by a rename, so that half a token is never read.
 func (t *FileToken) Put(v secret.Value) error {
 	var err error
 	v.UnsafeReveal(func(b []byte) { err = store.WriteFile(t.Path, append(slices.Clone(b), '\n'), 0o600) })
@@ -182,7 +183,7 @@ func (t *FileToken) Put(v secret.Value) error {
 	return nil
 }
 
-// TokenFiles are the files of refresh tokens, as real paths.
+// TokenFiles returns the files of refresh tokens, as real paths.
 func (c *Credentials) TokenFiles() (out []string) {
 	for want := range c.Of {
 		if f := c.files[want]; f != "" {

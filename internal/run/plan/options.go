@@ -15,55 +15,54 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Event is something worth a line while a run goes on.
+// Event describes something to show to the user during a run.
 type Event struct {
 	Kind string // started, published, refused, found, secret, routes, limit, interrupt, progress
 	Text string // a plain sentence of carboy's own
-	// Name, Port and Rule are of what was refused. Name comes from inside: make
-	// it visible before it is shown.
+	// Name, Port and Rule describe the refused target. Name comes from inside: escape
+	// it before showing it.
 	Name string
 	Port uint16
 	Rule string
-	// Method and Path are of a request that was refused; from inside, too.
+	// Method and Path describe a refused request; they come from inside, too.
 	Method, Path string
 }
 
-// Options say what to run and what it may do. What is not granted here is
-// not there.
+// Options sets what to run and what it may do. Nothing else is allowed or shown.
 type Options struct {
-	// Command is the program, looked up inside, and its arguments.
+	// Command holds the program, looked up inside, and its arguments.
 	Command []string
-	// Workspace is the directory to work on; empty: the current one. With Mode
-	// none it is not shown and only remembered.
+	// Workspace names the directory to work on; empty: the current one. With Mode
+	// none it is recorded but not shown.
 	Workspace string
 	Mode      store.Mode
-	// Allow and AllowPrivate are routes: HOST[:PORT].
+	// Allow and AllowPrivate list routes: HOST[:PORT].
 	Allow, AllowPrivate []string
-	// Routes is a route file, see package routes; empty: none. Its routes come
+	// Routes names a route file, see package routes; empty: none. Its routes come
 	// before the others.
 	Routes string
-	// Credentials are NAME=VARIABLE@HOST[:SCHEME]: routes to HOST on which the
-	// value of the host's variable is put on. Inside, the variable has a
-	// placeholder.
+	// Credentials lists NAME=VARIABLE@HOST[:SCHEME]: routes to HOST on which the
+	// gateway adds the value of the host's variable to requests. Inside, the variable
+	// has a placeholder.
 	Credentials []string
-	// Secrets are watched for on the way out and never come inside: a
-	// variable of the host (NAME, env:NAME) or a file (a path, file:PATH).
+	// Secrets lists secrets that are watched for on the way out and never come inside:
+	// a variable of the host (NAME, env:NAME) or a file (a path, file:PATH).
 	Secrets []string
-	// Env are NAME=VALUE, or NAME for the host's value.
+	// Env lists NAME=VALUE, or NAME for the host's value.
 	Env []string
-	// Mounts are SRC:DST[:ro].
+	// Mounts lists SRC:DST[:ro].
 	Mounts []string
-	// RootFS is a directory to use as the root file system; empty or "host":
+	// RootFS names a directory to use as the root file system; empty or "host":
 	// this machine's tools.
 	RootFS string
-	// Image is an image to use as the root file system, in the form that PullImage
-	// takes; ImageDigest, if set, is the digest that it must have. Without Command,
-	// the image's own is run.
+	// Image names an image to use as the root file system, in the form that PullImage
+	// takes. If ImageDigest is set, the image must have that digest. Without Command,
+	// the image's own command is run.
 	Image, ImageDigest string
 	Opened             *OpenedImage // by Run
-	// Limits: a zero field is the machine's default.
+	// Limits bounds the bottle; a zero field means the machine's default.
 	Limits bottle.Limits
-	// Publish are TCP ports inside, made reachable at the same port of the
+	// Publish lists TCP ports inside, made reachable at the same port of the
 	// host's 127.0.0.1.
 	Publish []uint16
 
@@ -75,45 +74,45 @@ type Options struct {
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 	Terminal       bool
-	// Interrupt: the first signal goes to the command, the second destroys the
-	// bottle. Before the command runs, the first one gives up; when the changes
-	// are being taken home, the second one does, and they are lost. Nil: none.
+	// Interrupt receives signals; nil: none. The first goes to the command, the second
+	// destroys the bottle. Before the command runs, the first ends the run. While the
+	// changes are collected, the second ends that, and they are lost.
 	Interrupt <-chan os.Signal
-	// Answer is called when everything that the receipt says of the command is
-	// known, changes and network included, and the last of its output was passed
-	// on. What still follows is for the records: they are not complete yet. It
-	// is not called when the command never ran. Nil: nobody.
+	// Answer is called when the receipt holds everything about the command, changes
+	// and network included, and its output was passed on. The records are written
+	// after that. It is not called if the command never ran. It may be nil.
 	Answer func(*receipt.Receipt, error)
-	// OnEvent is told what happens, for people, one event at a time. When it is
-	// slow, events are dropped, not the run. Nil: nobody.
+	// OnEvent gets events to show to people, one at a time. If it is slow, events are
+	// dropped. It may be nil.
 	OnEvent func(Event)
 
-	// Supervise has people asked: about a value that is held back where a route says
-	// so, and about routes, which what runs inside proposes with its tools. Without it
-	// such a value is blocked, and there are no tools.
+	// Supervise asks people about values that a route holds back, and about routes
+	// that an agent proposes with its tools. Without it such values are blocked, and
+	// there are no tools.
 	Supervise bool
-	// Policy is a file of the user's own that answers some of it by rule; empty: none.
+	// Policy names a file of the user's with rules that answer some proposals; empty:
+	// none.
 	Policy string
 	// AskFor bounds the wait for an answer; 0: five minutes.
 	AskFor time.Duration
-	// EndAtPids ends the run when it meets its limit of processes. Otherwise that
-	// refuses to start more, and the receipt says so.
+	// EndAtPids ends the run when it meets its limit of processes. Without it, no more
+	// processes start, and the receipt says so.
 	EndAtPids bool
 
-	// Granted is the grant of a bottle's manifests. Nil: nothing.
+	// Granted holds the grant of a bottle's manifests. Nil: nothing.
 	Granted *Grant
 	// Throwaway drops the changes without collecting them.
 	Throwaway bool
-	// Told gets every event of the gateway, answers with their digests. It is on the
-	// packet path, and called from many goroutines at once. Nil: nobody.
+	// Told gets every event of the gateway, answers with their digests. It is called
+	// on the packet path, from many goroutines at once. It may be nil.
 	Told gateway.Observer
-	// At is the workspace's path inside, for a tree that carboy itself has
-	// laid out. Empty: at its own path.
+	// At sets the workspace's path inside, for a tree that carboy itself has made.
+	// Empty: its path on the host.
 	At string
-	// Caches are directories of carboy's own, by their path in the home inside:
-	// what the command writes there does not reach them. Take, if there is one,
-	// gets all that the bottle's files are beside what it was made with, and where its
-	// home is; its error is its caller's to remember.
+	// Caches maps a path in the home inside to a directory of carboy's own. The
+	// command's writes do not reach that directory. Take, if it is not nil, gets the
+	// path of the home and a tar of all files that the command wrote. The run ignores
+	// its error.
 	Caches map[string]string
 	Take   func(home string, upper io.Reader) error
 }

@@ -56,25 +56,25 @@ type Plan struct {
 	Files   []rootfs.File // of the home inside
 	Net     wire.Config
 
-	// Asking: people can be asked. AskKey keys the digests of the values that they are
-	// asked about.
+	// Asking says that people can be asked. AskKey keys the digests of the values that
+	// they are asked about.
 	Asking bool
 	AskKey []byte
 
-	// Identity outlives a run; nil: the bottle is one run's.
+	// Identity outlives the run; nil: the bottle has only one run.
 	Identity *Identity
 	GitGrant *Grant // whose repositories are served; nil: there are none
 
-	// Digests: the gateway reports the digest of each answer.
+	// Digests makes the gateway report the digest of each answer.
 	Digests bool
 
 	// Begin changes the spec before the bottle is made; nil: nothing.
 	Begin func(*bottle.Spec) error
 
-	// What of the host is shown, from look.
+	// Root holds the part of the host that the bottle shows. Look sets it.
 	Root bottle.Root
-	// compared plans have the host's mounts there, too, which takes reading all
-	// mounts of the machine.
+	// Compared puts the host's mounts below Root into Table, so that two plans can be
+	// compared. All mounts of the machine are read for that.
 	Compared bool
 	Table    []string
 }
@@ -146,8 +146,7 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 	return p, nil
 }
 
-// rootDir resolves and judges the directory that is to be the whole root; empty:
-// the host's tools.
+// rootDir resolves and checks the directory to use as the root; empty: the host's tools.
 func rootDir(dir, state string) (string, error) {
 	if dir == "" || dir == "host" {
 		return "", nil
@@ -168,11 +167,11 @@ func rootDir(dir, state string) (string, error) {
 	return abs, nil
 }
 
-// showsState reports whether with dir a part of carboy's state would be shown: the
-// audit log, its key and every run's record are not even to be read.
+// showsState reports whether showing dir would show a part of carboy's state: a bottle
+// must not even read the audit log, its key and the runs' records.
 func showsState(dir, state string) bool { return fault.Within(state, dir) || fault.Within(dir, state) }
 
-// workspace resolves and judges the directory to work on.
+// workspace resolves and checks the directory to work on.
 func (p *Plan) workspace(o *Options, state string) error {
 	if p.Mode == store.None {
 		return nil
@@ -231,8 +230,8 @@ func ParseRoutes(o *Options) (out []policy.Route, file *routes.File, err error) 
 	return out, file, nil
 }
 
-// Spec is the bottle's own part of the plan. The bottle's private files are
-// made in dir, and gone with cleanup.
+// Spec returns the specification from which the bottle is made. It makes the bottle's
+// private files in dir; cleanup removes them.
 func (p *Plan) Spec(ctx context.Context, id, dir string) (spec *bottle.Spec, cleanup func(), err error) {
 	if err := p.Look(); err != nil {
 		return nil, nil, err
@@ -269,7 +268,7 @@ func (p *Plan) Inspects() bool {
 	return p.RouteFile != nil || p.Asking || slices.ContainsFunc(p.Routes, func(r policy.Route) bool { return r.Protocol() == policy.ProtocolWeb && !r.Options().Opaque })
 }
 
-// Look finds what of the host the bottle's root shows at this moment.
+// Look sets Root to the part of the host that the bottle's root shows now.
 func (p *Plan) Look() (err error) {
 	o := rootfs.Options{User: p.User.User, Hostname: hostname, DNS: p.Net.DNS, Self4: p.Net.Bottle4.Addr(), Trusting: p.Inspects(), Files: p.Files, Git: p.GitGrant.gitConfig()}
 	if p.Rootfs != "" {

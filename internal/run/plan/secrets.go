@@ -19,29 +19,29 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// maxSecrets bounds what is watched for.
+// maxSecrets bounds the number of watched secrets.
 const maxSecrets = 100
 
-// NotShown stands in messages for what may be the secret itself.
+// NotShown replaces text in messages that may be the secret itself.
 const NotShown = secret.NotShown
 
-// NameOrHidden is the name of a variable as messages may show it.
+// NameOrHidden returns the name of a variable, or NotShown if it may be a secret.
 func NameOrHidden(s string) string { return secret.NameOrHidden(s) }
 
-// pasted is the advice when a name was hidden.
+// pasted is the advice to show if a name was hidden.
 const pasted = "put the value into a variable and name that variable; what stands there is not repeated, for it may be the value itself"
 
-// Secrets are the secrets that are watched for, by the names that findings show.
+// Secrets holds the watched secrets, by the names that findings show.
 type Secrets struct {
 	Values map[string]secret.Value
-	// vars are the variables that have one: they don't come inside.
+	// vars holds the variables that contain a secret: they don't come inside.
 	vars map[string]bool
 	// files holds the real paths of the files that were read.
 	files []string
 }
 
-// ReadSecrets reads what --secret names. It keeps no text that it was given in an
-// error unless that is a path or a variable's name.
+// ReadSecrets reads the secrets that --secret names. Its errors show no text that it was
+// given except paths and variables' names.
 func ReadSecrets(given []string, lookup func(string) string) (*Secrets, error) {
 	k := &Secrets{Values: map[string]secret.Value{}, vars: map[string]bool{}}
 	for i, g := range given {
@@ -103,7 +103,7 @@ func (k *Secrets) variable(name string, lookup func(string) string) error {
 	return nil
 }
 
-// unwatchable says why v can't be watched for, or nothing.
+// unwatchable returns the reason why v can't be watched for, or "".
 func unwatchable(v secret.Value) string {
 	if err := scan.Fit(v); err != nil {
 		return err.Error()
@@ -152,8 +152,8 @@ func isEnvFile(base string) bool {
 	return base == ".env" || strings.HasPrefix(base, ".env.") || strings.HasSuffix(base, ".env")
 }
 
-// envFile takes each line's value. A short one is left out unless its name says
-// that it is a secret, for such files hold ports and switches, too.
+// envFile returns the value of each line. It leaves out short values, such as ports and
+// switches, unless the name says that they are secret.
 func (k *Secrets) envFile(base string, b []byte, bad func(why, advice string) error) error {
 	found := 0
 	for n, line := range bytes.Split(b, []byte("\n")) {
@@ -184,8 +184,8 @@ func (k *Secrets) envFile(base string, b []byte, bad func(why, advice string) er
 	return nil
 }
 
-// Put keeps v under a name that is not taken. Names are shown, and a file's name
-// is the user's but may be anything.
+// Put keeps v under a name that is not taken. Names are shown, so a file's name, which
+// may be anything, is made safe.
 func (k *Secrets) Put(name string, v secret.Value) {
 	name = safetext.String(name, 80)
 	for n, free := 2, name; ; n++ {
@@ -219,7 +219,7 @@ func (k *Secrets) With(c *Credentials) map[string]secret.Value {
 	return all
 }
 
-// in names the secret that text holds, or nothing.
+// in returns the name of the secret that text holds, or "".
 func (k *Secrets) in(text string) string {
 	for _, name := range slices.Sorted(maps.Keys(k.Values)) {
 		if strings.Contains(text, k.Values[name].UnsafeString()) {
@@ -229,7 +229,7 @@ func (k *Secrets) in(text string) string {
 	return ""
 }
 
-// KeepOut refuses what would take a secret inside by carboy's own hand.
+// KeepOut returns an error if the plan itself would bring a secret inside.
 func (p *Plan) KeepOut(command []string) error {
 	watched := &Secrets{Values: p.Watched}
 	for _, arg := range command {
@@ -240,8 +240,8 @@ func (p *Plan) KeepOut(command []string) error {
 	return nil
 }
 
-// CheckFiles refuses files of the home that would take a secret inside, and those
-// that would not be seen there, since something of the host's lies over them.
+// CheckFiles returns an error for a file of the home that would bring a secret inside, or
+// that a mount of the host would hide.
 func (p *Plan) CheckFiles() error {
 	watched := &Secrets{Values: p.Watched}
 	for _, f := range p.Files {
@@ -257,13 +257,13 @@ func (p *Plan) CheckFiles() error {
 	return nil
 }
 
-// Readable are the files of secrets that the command can read all the same, since
-// they lie where it works.
+// Readable returns the files of secrets that the command can read nevertheless, because
+// they are in its workspace or a mount.
 func (p *Plan) Readable() (out []string) {
 	return slices.DeleteFunc(slices.Clone(p.Secrets.files), func(f string) bool { return !p.Shows(f) })
 }
 
-// Shows reports whether a file of the host lies in the workspace or in a mount.
+// Shows reports whether a file of the host is in the workspace or in a mount.
 func (p *Plan) Shows(file string) bool {
 	if p.Mode != store.None && p.Source != "" && fault.Within(file, p.Source) {
 		return true
@@ -271,7 +271,7 @@ func (p *Plan) Shows(file string) bool {
 	return slices.ContainsFunc(p.Mounts, func(m bottle.Mount) bool { return fault.Within(file, fault.RealPath(m.Source)) })
 }
 
-// RedactionName is a name that the marks of a redactor may have.
+// RedactionName returns name in the form that a redactor's marks may have.
 func RedactionName(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r) {

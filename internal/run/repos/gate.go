@@ -26,16 +26,16 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// What a bottle's git gate has on disk, in the bottle's directory on the host: what is
-// being pushed, and deploy keys with their records. Nothing of it is shown inside, since
-// nothing of carboy's state ever is.
+// Directories of a bottle's git gate, below the bottle's directory on the host: pushes in
+// progress, and deploy keys with their records. Like all of carboy's state, they are never
+// shown inside.
 const (
 	gitDir  = "git"
 	keysDir = "keys"
 )
 
-// Gate is the git gate of one run of a bottle. It is made before the run has a
-// record, so that a forge that can't be asked is known before anything is started.
+// Gate is the git gate of one run of a bottle. It is made before the run has a record, so
+// that an unreachable forge stops the run before anything starts.
 type Gate struct {
 	c       *host.Host
 	gate    *gitgate.Gate
@@ -77,8 +77,8 @@ const (
 	revokeKeysIn = time.Minute     // all keys of an end
 )
 
-// Open makes the deploy keys and the gate of a bottle that the caller has locked;
-// asks says whether its pushes may wait for people.
+// Open makes the deploy keys and the gate of a bottle that the caller has locked. asks
+// lets pushes wait for people.
 func Open(ctx context.Context, c *host.Host, g *Repos, lock *store.BottleLock, slug, workspace string, asks bool) (_ *Gate, err error) {
 	fail := func(err error) (*Gate, error) { return nil, fmt.Errorf("git gate of bottle %s: %w", slug, err) }
 	keys, err := lock.Private(keysDir)
@@ -158,8 +158,8 @@ func (m *Gate) makeKey(ctx context.Context, r Repo) (*forgekey.Key, error) {
 	return k, nil
 }
 
-// noteKey puts into the audit log what became of a key. A record that can't be written
-// is no reason to keep the key.
+// noteKey records in the audit log that a key was made or revoked. A key is revoked even
+// if that can't be recorded.
 func (m *Gate) noteKey(r forgekey.Record, d audit.Decision, what string) {
 	noteKey(m.c, m.slug, r, d, what)
 }
@@ -176,7 +176,7 @@ func noteKey(c *host.Host, slug string, r forgekey.Record, d audit.Decision, wha
 	}
 }
 
-// token is a forge's, by its variable: as it was at the start, or as it is now.
+// token returns a forge's token by its variable: its value at the start, or else now.
 func (m *Gate) token(env string) secret.Value {
 	if v, ok := m.tokens[env]; ok {
 		return v
@@ -184,7 +184,7 @@ func (m *Gate) token(env string) secret.Value {
 	return secret.NewString(m.c.Env(env))
 }
 
-// revokeKeys revokes what there is in dir, and returns what is left.
+// revokeKeys revokes the keys recorded in dir, and returns the keys that are left.
 func revokeKeys(ctx context.Context, c *host.Host, dir string, token func(env string) secret.Value, note func(forgekey.Record, audit.Decision, string)) (left []*forgekey.LeftError) {
 	recs, err := forgekey.Left(dir)
 	if err != nil {
@@ -239,8 +239,8 @@ func (m *Gate) observe(ev gitgate.Event) {
 	}
 }
 
-// End closes the gate and revokes the keys. Idempotent; left are then the keys that
-// could not be.
+// End closes the gate and revokes the keys. Idempotent; left then lists the keys that
+// could not be revoked.
 func (m *Gate) End(ctx context.Context) {
 	m.close.Do(func() {
 		if m.gate != nil {
@@ -265,7 +265,7 @@ func (m *Gate) End(ctx context.Context) {
 	})
 }
 
-// KeysLeftError is about deploy keys that may be at a forge still.
+// KeysLeftError reports deploy keys that may still be at a forge.
 type KeysLeftError struct {
 	Bottle string
 	Left   []*forgekey.LeftError
@@ -279,7 +279,7 @@ func (e *KeysLeftError) Error() string {
 	return s
 }
 
-// Unwrap returns what is wrong with each of them.
+// Unwrap returns one error for each key.
 func (e *KeysLeftError) Unwrap() (out []error) {
 	for _, l := range e.Left {
 		out = append(out, l)
@@ -287,12 +287,12 @@ func (e *KeysLeftError) Unwrap() (out []error) {
 	return out
 }
 
-// Advice says what a person does about them.
+// Advice returns what the user can do about the keys.
 func (e *KeysLeftError) Advice() string {
 	return e.Left[0].Advice() + "; then carboy destroy " + e.Bottle + ", or with --leave-keys when they are gone"
 }
 
-// OnlyKeysLeft reports whether nothing else went wrong.
+// OnlyKeysLeft reports whether err reports nothing but keys that are left.
 func OnlyKeysLeft(err error) bool {
 	_, ok := err.(*KeysLeftError)
 	if j, joined := err.(interface{ Unwrap() []error }); joined && !ok {
@@ -302,8 +302,8 @@ func OnlyKeysLeft(err error) bool {
 	return err == nil || ok
 }
 
-// RevokeLeft revokes the keys of a bottle that nobody uses, or with leave forgets them.
-// The caller has its lock.
+// RevokeLeft revokes the keys of a bottle that nobody uses. With leave it only forgets
+// them. The caller holds the bottle's lock.
 func RevokeLeft(ctx context.Context, c *host.Host, lock *store.BottleLock, slug string, leave bool) error {
 	dir := filepath.Join(lock.Dir(), keysDir)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -325,11 +325,11 @@ func RevokeLeft(ctx context.Context, c *host.Host, lock *store.BottleLock, slug 
 	return os.RemoveAll(dir)
 }
 
-// recoverKeysIn bounds what a command waits for keys of bottles whose carboy died.
+// recoverKeysIn bounds the wait of a command for keys of bottles whose carboy died.
 const recoverKeysIn = 5 * time.Second
 
-// RecoverKeys revokes the keys of bottles whose carboy died. What can't be revoked now
-// stays with its bottle.
+// RecoverKeys revokes the keys of bottles whose carboy died. Keys that can't be revoked
+// now stay with their bottle.
 func RecoverKeys(ctx context.Context, c *host.Host) {
 	dirs, err := store.Glob(filepath.Join(c.StateDir(), "bottles"), "*/"+keysDir+"/*.json")
 	if err != nil || len(dirs) == 0 {
@@ -359,7 +359,7 @@ func HasKeys(c *host.Host, slug string) bool {
 	return err != nil || len(recs) > 0
 }
 
-// hostResolver is r as package forgekey asks it; nil stays nil.
+// hostResolver adapts r to package forgekey; nil stays nil.
 func hostResolver(r host.Resolver) forgekey.Resolver {
 	if r == nil {
 		return nil

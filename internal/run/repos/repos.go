@@ -23,20 +23,20 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// Repository is an upstream repository that a bottle declares, for people and programs.
+// Repository describes an upstream repository that a bottle declares.
 type Repository struct {
 	Name string // inside it is http://git.carboy.internal/NAME.git
 	URL  string
-	// Access says what opens it: a key's file, a deploy key of a forge, the variable of
-	// a token, or nothing.
+	// Access describes how the repository is opened: with a key's file, a deploy key
+	// of a forge, the variable of a token, or nothing.
 	Access string
-	// HostKey is the fingerprint of the key that the host must have; empty: it is not
-	// spoken to by ssh.
+	// HostKey is the fingerprint of the key that the host must have; empty: ssh is not
+	// used.
 	HostKey string
 }
 
-// Repos holds the repositories that manifests declare, and what this machine has for
-// them. It is nil when they declare none.
+// Repos holds the repositories that manifests declare, with this machine's keys and
+// tokens for them. It is nil if they declare none.
 type Repos struct {
 	Repos []Repo // by name
 }
@@ -53,7 +53,7 @@ type Repo struct {
 	forge    secret.Value // the token for that
 }
 
-// Read reads what e's repositories need. It asks nobody.
+// Read reads the keys and tokens that e's repositories need. It uses no network.
 func Read(c *host.Host, e *manifest.Effective) (*Repos, error) {
 	if len(e.Git.Repos) == 0 {
 		return nil, nil
@@ -118,7 +118,8 @@ func gitRepo(c *host.Host, name string, m manifest.Repo) (*Repo, error) {
 	return r, nil
 }
 
-// deployKey says where one would be made.
+// deployKey sets the forge that makes r's deploy key, and the token to ask it with. It
+// makes no key yet.
 func (r *Repo) deployKey(c *host.Host, m manifest.Repo) error {
 	k := m.Key.V
 	bad := func(why, advice string) error {
@@ -155,8 +156,7 @@ func parseHostKey(s string) (ssh.PublicKey, error) {
 // maxKeyFile bounds a private key's file, in bytes.
 const maxKeyFile = 64 << 10
 
-// readKey reads a private key of the user's. What it says of the file never has any of
-// its content.
+// readKey reads a private key of the user's. Its errors contain nothing of the file.
 func readKey(path, home string) (signer ssh.Signer, real string, err error) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok && filepath.IsAbs(home) {
 		path = filepath.Join(home, rest)
@@ -195,7 +195,7 @@ func readKey(path, home string) (signer ssh.Signer, real string, err error) {
 	return signer, fault.RealPath(path), nil
 }
 
-// Described is g for people.
+// Described returns descriptions of g's repositories to show to people.
 func (g *Repos) Described() (out []Repository) {
 	if g == nil {
 		return nil
@@ -206,7 +206,8 @@ func (g *Repos) Described() (out []Repository) {
 	return out
 }
 
-// Watched are the tokens of g, by their variables: what is looked for on every way out.
+// Watched returns the tokens of g, by their variables. They are watched for on every way
+// out.
 func (g *Repos) Watched() map[string]secret.Value {
 	out := map[string]secret.Value{}
 	if g == nil {
@@ -223,8 +224,8 @@ func (g *Repos) Watched() map[string]secret.Value {
 	return out
 }
 
-// GitConfig is the system's git configuration of a bottle: who commits, and that what
-// leads to its repositories leads to the gate.
+// GitConfig returns the system's git configuration of a bottle: it sets the committer,
+// and replaces the URLs of its repositories by the gate's.
 func GitConfig(user manifest.User, g *Repos) string {
 	var b strings.Builder
 	if user.Name.IsSet() || user.Email.IsSet() {
@@ -252,13 +253,13 @@ func GitConfig(user manifest.User, g *Repos) string {
 	return b.String()
 }
 
-// gitQuoted is a value in git's configuration. No value has a line end.
+// gitQuoted quotes a value for git's configuration. No value has a line end.
 func gitQuoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\t", `\t`).Replace(s) + `"`
 }
 
-// LeadingTo finds the repository of g to which a remote of the work tree leads: the one
-// that is wanted, by its own name or a remote's, else origin's, else the only one.
+// LeadingTo returns the repository of g that a remote of the work tree names: the wanted
+// one, by its own name or a remote's, else origin's, else the only one.
 func (g *Repos) LeadingTo(remotes map[string][]string, want string) (*Repo, string) {
 	if len(g.Repos) == 0 {
 		return nil, "the bottle declares no repository"

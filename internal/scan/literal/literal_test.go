@@ -197,7 +197,6 @@ func FuzzFind(f *testing.F) {
 		if len(lits) == 0 || len(text) > 4096 {
 			return
 		}
-		checkGaps(t, text)
 		check(t, lits, text, min(int(from), len(text)))
 		if from%8 == 0 { // and over every border
 			check(t, lits, bytes.Repeat(text, 1+(20<<10)/(len(text)+1)), int(from))
@@ -230,65 +229,4 @@ func BenchmarkFind(b *testing.B) {
 			})
 		}
 	}
-}
-
-// checkGaps compares both engines, and both with what Gaps promises.
-func checkGaps(t *testing.T, b []byte) {
-	t.Helper()
-	got, n := Gaps(nil, b)
-	if want := max(0, (len(b)-BlockReach)/BlockLen); n != want {
-		t.Fatalf("%d blocks of %d", n, want)
-	}
-	for at := 0; at < n; at += 255 {
-		m := min(255, n-at)
-		var out [256]uint16
-		for _, i := range out[:gapsInGo(b[at*BlockLen:], m, &out)] {
-			if len(got) == 0 || got[0] != (at+int(i))*BlockLen {
-				t.Fatalf("in %.80q: in Go block %d, by vectors %v", b, at+int(i), got)
-			}
-			got = got[1:]
-		}
-	}
-	if len(got) > 0 {
-		t.Fatalf("in %.80q: by vectors also %v", b, got)
-	}
-}
-
-func TestGaps(t *testing.T) {
-	rng := rand.New(rand.NewPCG(7, 8))
-	str := func(alphabet string, n int) string {
-		b := make([]byte, n)
-		for i := range b {
-			b[i] = alphabet[rng.IntN(len(alphabet))]
-		}
-		return string(b)
-	}
-	const letters = "abcdefghijklmnopqrstuvwxyz"
-	for round := range 3000 {
-		// Sixteen characters, with something between, anywhere in a text.
-		period := 2 + round%3
-		gap := str("-, .|\x00\n", period-1)
-		text := str(letters, rng.IntN(70)) + strings.Join(strings.Split(str(letters, 16), ""), gap) + str(letters, 36)
-		checkGaps(t, []byte(text))
-		if got, _ := Gaps(nil, []byte(text)); len(got) == 0 {
-			t.Fatalf("not seen: %q", text)
-		}
-		var digits []string
-		for range 16 {
-			digits = append(digits, str("01", 8))
-		}
-		text = str(letters, rng.IntN(70)) + strings.Join(digits, []string{"", " ", ", "}[round%3]) + str(letters, 36)
-		checkGaps(t, []byte(text))
-		if got, _ := Gaps(nil, []byte(text)); len(got) == 0 {
-			t.Fatalf("not seen: %q", text)
-		}
-		checkGaps(t, []byte(str("ab", rng.IntN(200))))
-	}
-	for _, text := range []string{strings.Repeat(" ", 20000), strings.Repeat("x", 36), "", str(letters, 5000), strings.Repeat("\x00", 35)} {
-		checkGaps(t, []byte(text))
-		if got, _ := Gaps(nil, []byte(text)); len(got) > 0 {
-			t.Errorf("in %.40q: %v", text, got)
-		}
-	}
-	checkGaps(t, []byte(strings.Repeat("a-", 9000)))
 }

@@ -29,14 +29,3 @@ func (t *exactTables) scan(b []byte, n int, out *candidates) (blocks, found int)
 
 //go:noescape
 func scanVBMI(t *exactTables, b *byte, n int, out *uint16, room int) (blocks, found int)
-
-func findGaps(b []byte, n int, out *[256]uint16) int {
-	if !hasVectors {
-		return gapsInGo(b, n, out)
-	}
-	_ = b[n*BlockLen+BlockReach-1]
-	return gapsAVX2(&b[0], n, &out[0])
-}
-
-//go:noescape
-func gapsAVX2(b *byte, n int, out *uint16) (found int)

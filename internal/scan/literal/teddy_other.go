@@ -11,5 +11,3 @@ func (t *tables) scan([]byte, int, *candidates) (blocks, found int) {
 func (t *exactTables) scan([]byte, int, *candidates) (blocks, found int) {
 	panic("literal: no vector engine for this processor")
 }
-
-func findGaps(b []byte, n int, out *[256]uint16) int { return gapsInGo(b, n, out) }

@@ -61,7 +61,7 @@ var errNone = errors.New("there is no " + FileName)
 // maxFile bounds the file, in bytes.
 const maxFile = document.MaxSize
 
-// Load reads hosts.yaml in dir. The error matches [ErrNone] if there is none, and is a
+// Load reads hosts.yaml in dir. The error matches errNone if there is none, and is a
 // [document.Error] if it is invalid.
 func Load(dir string) (*File, error) {
 	name := filepath.Join(dir, FileName)

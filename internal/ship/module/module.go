@@ -34,8 +34,9 @@ const (
 	MaxWaves = 16
 	maxHosts = 32
 
-	// defaultStable is how long a service without a healthcheck must run without a restart
-	// to count as healthy, DefaultHealth how long any service may take to become healthy.
+	// defaultStable is the time that a service without a healthcheck must run without a
+	// restart to count as healthy. defaultHealth bounds the time until any service is
+	// healthy.
 	defaultStable = 30 * time.Second
 	defaultHealth = 2 * time.Minute
 	// MaxWatch bounds both.

@@ -31,7 +31,8 @@ const (
 	MaxSize = 2 << 20
 	// MaxFiles bounds the number of synced files.
 	MaxFiles = 256
-	// DefaultLife is how long a plan may be applied, MaxLife the longest it may be set to.
+	// DefaultLife bounds the time until a plan must be applied. MaxLife bounds settings
+	// of it.
 	DefaultLife = 24 * time.Hour
 	MaxLife     = 31 * 24 * time.Hour
 )
@@ -320,7 +321,7 @@ func (p *Plan) checkChanges() error {
 	return nil
 }
 
-// Action returns the action on the service, [None] if it does not change.
+// Action returns the action on the service, "none" if it does not change.
 func (p *Plan) Action() string {
 	for _, c := range p.Changes {
 		if strings.HasPrefix(c.What, "compose.service.") {

@@ -38,7 +38,7 @@ type Host struct {
 	Dir  string // contains all files of the host
 	Home string // of its user
 	Root string // its allowed root
-	// Address is on loopback, or in a network namespace of the host's.
+	// Address is the host's address, on loopback or in its own network namespace.
 	Address string
 	Port    int
 	User    string

@@ -45,6 +45,7 @@ const (
 	maxSummary = 4000 // bytes
 	maxPaths   = 16
 	maxMethods = 8
+	maxYAML    = 16 << 10 // bytes
 )
 
 // Host carries out the calls of the tools. Many goroutines call its methods at once. The
@@ -52,20 +53,48 @@ const (
 type Host interface {
 	// Routes returns the allowlist in force, as a route file.
 	Routes(ctx context.Context) (string, error)
-	// Allow proposes a route, and Block the removal of the routes to a host. They block
+	// Allow proposes routes, and Block the removal of the routes to hosts. They block
 	// until there is an answer. The agent is told an error.
 	Allow(ctx context.Context, r Route) (Decision, error)
-	Block(ctx context.Context, host, reason string) (Decision, error)
+	Block(ctx context.Context, r Route) (Decision, error)
 	// Done records the agent's report on its work.
 	Done(ctx context.Context, status Status, summary string) error
 }
 
-// Route is a route that an agent asks for.
+// Route is what an agent asks for: one route, or a route file.
 type Route struct {
 	Host    string   // NAME or NAME:PORT
 	Paths   []string // prefixes; none: every path
 	Methods []string // none: every method
 	Reason  string
+	YAML    string // a route file, instead of host, paths and methods
+}
+
+// asked holds the arguments of the tools about routes. The last two are those of
+// bot-bottle's tools.
+type asked struct {
+	Host          string   `json:"host"`
+	Methods       []string `json:"methods"`
+	Paths         []string `json:"paths"`
+	Reason        string   `json:"reason"`
+	YAML          string   `json:"routes_yaml"`
+	Justification string   `json:"justification"`
+}
+
+// route checks the arguments.
+func (in asked) route() (Route, error) {
+	if in.Reason != "" && in.Justification != "" {
+		return Route{}, errors.New(`fields "reason" and "justification": give one of them`)
+	}
+	r := Route{in.Host, in.Paths, in.Methods, in.Reason + in.Justification, in.YAML}
+	err := text("reason", r.Reason, 1, maxReason)
+	if in.YAML == "" {
+		return r, errors.Join(text("host", in.Host, 1, 260), err, texts("methods", in.Methods, maxMethods, 20), texts("paths", in.Paths, maxPaths, 500))
+	}
+	if in.Host != "" || len(in.Paths)+len(in.Methods) > 0 {
+		return Route{}, errors.New(`field "routes_yaml": holds hosts, methods and paths itself; leave the others out`)
+	}
+	return r, errors.Join(text("routes_yaml", in.YAML, 1, maxYAML), err)
 }
 
 // Decision is the end of a proposal.
@@ -210,27 +239,16 @@ var tools = []tool{
 			Name: "egress-allow", Description: "Proposes that this bottle may reach a host, and waits until a person has decided. After an approval, the refused request can be repeated at once.",
 			Annotations: &mcp.ToolAnnotations{OpenWorldHint: &no},
 			InputSchema: schema(`{"type":"object","properties":{` +
-				`"host":{"type":"string","minLength":1,"maxLength":260,"description":"the host's name, such as registry.example.com, *.example.com for every name below it, or NAME:PORT for another port than 443 and 80"},` +
+				`"host":{"type":"string","maxLength":260,"description":"the host's name, such as registry.example.com, *.example.com for every name below it, or NAME:PORT for another port than 443 and 80; required"},` +
 				`"methods":{"type":"array","maxItems":8,"items":{"type":"string","maxLength":20},"description":"such as GET; without any, every method"},` +
 				`"paths":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":500},"description":"prefixes of paths, such as /v1/; without any, every path"},` +
-				`"reason":{"type":"string","minLength":1,"maxLength":2000,"description":"what it is needed for; shown to the person who decides"}},` +
-				`"required":["host","reason"],"additionalProperties":false}`),
+				`"reason":{"type":"string","maxLength":2000,"description":"what it is needed for; shown to the person who decides; required"},` +
+				`"routes_yaml":{"type":"string","maxLength":16384,"description":"instead of host, methods and paths: routes, in the form of list-egress-routes"},` +
+				`"justification":{"type":"string","maxLength":2000,"description":"another name for reason"}},` +
+				`"additionalProperties":false}`),
 		},
 		func(ctx context.Context, h Host, args json.RawMessage) (*mcp.CallToolResult, error) {
-			var in struct {
-				Host    string   `json:"host"`
-				Methods []string `json:"methods"`
-				Paths   []string `json:"paths"`
-				Reason  string   `json:"reason"`
-			}
-			if err := read(args, &in); err != nil {
-				return nil, err
-			}
-			if err := errors.Join(text("host", in.Host, 1, 260), text("reason", in.Reason, 1, maxReason), texts("methods", in.Methods, maxMethods, 20), texts("paths", in.Paths, maxPaths, 500)); err != nil {
-				return nil, err
-			}
-			d, err := h.Allow(ctx, Route{in.Host, in.Paths, in.Methods, in.Reason})
-			return decided(d), err
+			return propose(ctx, args, h.Allow)
 		},
 	},
 	{
@@ -238,23 +256,19 @@ var tools = []tool{
 			Name: "egress-block", Description: "Proposes that this bottle may no longer reach a host, and waits until a person has decided. An approval ends its open connections there.",
 			Annotations: &mcp.ToolAnnotations{OpenWorldHint: &no},
 			InputSchema: schema(`{"type":"object","properties":{` +
-				`"host":{"type":"string","minLength":1,"maxLength":260,"description":"a host in the form of list-egress-routes"},` +
-				`"reason":{"type":"string","minLength":1,"maxLength":2000,"description":"why; shown to the person who decides"}},` +
-				`"required":["host","reason"],"additionalProperties":false}`),
+				`"host":{"type":"string","maxLength":260,"description":"a host in the form of list-egress-routes; required"},` +
+				`"reason":{"type":"string","maxLength":2000,"description":"why; shown to the person who decides; required"},` +
+				`"routes_yaml":{"type":"string","maxLength":16384,"description":"instead of host: routes to these hosts go"},` +
+				`"justification":{"type":"string","maxLength":2000,"description":"another name for reason"}},` +
+				`"additionalProperties":false}`),
 		},
 		func(ctx context.Context, h Host, args json.RawMessage) (*mcp.CallToolResult, error) {
-			var in struct {
-				Host   string `json:"host"`
-				Reason string `json:"reason"`
-			}
-			if err := read(args, &in); err != nil {
-				return nil, err
-			}
-			if err := errors.Join(text("host", in.Host, 1, 260), text("reason", in.Reason, 1, maxReason)); err != nil {
-				return nil, err
-			}
-			d, err := h.Block(ctx, in.Host, in.Reason)
-			return decided(d), err
+			return propose(ctx, args, func(ctx context.Context, r Route) (Decision, error) {
+				if len(r.Paths)+len(r.Methods) > 0 {
+					return Decision{}, errors.New(`fields "paths" and "methods": all routes to the host go`)
+				}
+				return h.Block(ctx, r)
+			})
 		},
 	},
 	{
@@ -283,6 +297,20 @@ var tools = []tool{
 			return textResult("It is taken down."), h.Done(ctx, in.Status, in.Summary)
 		},
 	},
+}
+
+// propose passes a proposal about routes on.
+func propose(ctx context.Context, args json.RawMessage, to func(context.Context, Route) (Decision, error)) (*mcp.CallToolResult, error) {
+	var in asked
+	if err := read(args, &in); err != nil {
+		return nil, err
+	}
+	r, err := in.route()
+	if err != nil {
+		return nil, err
+	}
+	d, err := to(ctx, r)
+	return decided(d), err
 }
 
 // read decodes a tool's arguments, and refuses unknown ones.

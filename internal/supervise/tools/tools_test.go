@@ -39,7 +39,7 @@ func (f *fake) all() string {
 func (f *fake) Routes(context.Context) (string, error) { return "routes: []\n", nil }
 
 func (f *fake) Allow(ctx context.Context, r Route) (Decision, error) {
-	f.note("allow " + r.Host + " " + strings.Join(r.Methods, ",") + " " + strings.Join(r.Paths, ",") + " " + r.Reason)
+	f.note("allow " + r.Host + " " + strings.Join(r.Methods, ",") + " " + strings.Join(r.Paths, ",") + " " + r.Reason + r.YAML)
 	if f.block != nil {
 		f.block(ctx)
 	}
@@ -49,8 +49,8 @@ func (f *fake) Allow(ctx context.Context, r Route) (Decision, error) {
 	return Decision{"01", "approved", "Approved: go on."}, nil
 }
 
-func (f *fake) Block(_ context.Context, host, reason string) (Decision, error) {
-	f.note("block " + host + " " + reason)
+func (f *fake) Block(_ context.Context, r Route) (Decision, error) {
+	f.note("block " + r.Host + " " + r.Reason + r.YAML)
 	return Decision{"02", "rejected", "Rejected."}, nil
 }
 
@@ -135,6 +135,17 @@ func TestTools(t *testing.T) {
 		{"egress-allow", object{"host": "a.example.com", "reason": "x", "approve": true}, "approve", true},
 		{"egress-allow", object{"host": "a.example.com", "reason": "x", "paths": make([]string, 17)}, "paths", true},
 		{"list-egress-routes", object{"bottle": "another"}, "bottle", true},
+		// The arguments of bot-bottle's tools.
+		{"egress-allow", object{"routes_yaml": "routes: [{host: a.example.com}]", "justification": "needed"}, "Approved", false},
+		{"egress-allow", object{"host": "a.example.com", "justification": "needed"}, "Approved", false},
+		{"egress-block", object{"routes_yaml": "routes: [{host: a.example.com}]", "justification": "done"}, "Rejected", false},
+		{"egress-allow", object{"routes_yaml": "routes: [{host: a.example.com}]"}, "reason", true},
+		{"egress-allow", object{"justification": "x"}, "host", true},
+		{"egress-allow", object{"routes_yaml": "routes: []", "host": "a.example.com", "reason": "x"}, "routes_yaml", true},
+		{"egress-allow", object{"routes_yaml": "routes: []", "methods": []string{"GET"}, "reason": "x"}, "routes_yaml", true},
+		{"egress-allow", object{"host": "a.example.com", "reason": "x", "justification": "y"}, "justification", true},
+		{"egress-allow", object{"routes_yaml": strings.Repeat("#", maxYAML+1), "reason": "x"}, "routes_yaml", true},
+		{"egress-block", object{"host": "a.example.com", "methods": []string{"GET"}, "reason": "x"}, "methods", true},
 	} {
 		before := f.all()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: x.tool, Arguments: x.args})

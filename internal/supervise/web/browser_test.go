@@ -54,9 +54,20 @@ func quiet(t *testing.T, p *browsertest.Tab, s *Server) {
 	p.Quiet(func(url string) bool { return strings.HasPrefix(url, s.origin+"/") || url == "about:blank" })
 }
 
+// accepts waits until the page accepts answers: some time after it was last brought to the
+// front.
+func accepts(p *browsertest.Tab) {
+	browsertest.Eval[bool](p, `new Promise(done => {
+		let since = performance.now();
+		document.addEventListener("visibilitychange", () => { since = performance.now() });
+		const look = () => !document.hidden && performance.now() - since > 300 ? done(true) : setTimeout(look, 20);
+		look();
+	})`)
+}
+
 // press presses Enter on the focused element, once the page accepts answers.
 func press(p *browsertest.Tab, do func()) {
-	p.Until(`performance.now() > 400`)
+	accepts(p)
 	p.Loads(do)
 }
 
@@ -105,7 +116,7 @@ func TestPage(t *testing.T) {
 		// A dangerous proposal is not approved without its warning.
 		p.Loads(func() { p.Key("Enter", 0) })
 		p.Screenshot("page-warning", false)
-		p.Until(`performance.now() > 400`)
+		accepts(p)
 		p.Click("#approve")
 		p.Until(`document.activeElement.name === "sure"`)
 		if n := len(q.Replies()); n != 1 {

@@ -167,7 +167,7 @@ func TestBase(t *testing.T) {
 	check("", "since git knows no commit here")
 }
 
-// What is in the working tree is new too, since the profile is of that.
+// Changes in the working tree count as new too, since the profile was made from it.
 func TestWorkingTree(t *testing.T) {
 	dir := repo(t)
 	write(t, dir+"/internal/b/b.go", "package b\n\nfunc f() {\n\tprintln(1)\n\tprintln(`\n+++ b/x.go`)\n}\n")

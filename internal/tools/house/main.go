@@ -51,6 +51,7 @@ var numbers = []number{
 	{fmt.Sprintf("functions of complexity over %d", maxComplexity), 0, complexFunctions},
 	{"exported names that no other package uses", 300, unusedExports},
 	{"doc comments that open with \"X is what\"", 20, openings},
+	{"doc comments that name another identifier", 0, misnamed},
 	{"words in README.md and docs/*.md", 33000, words},
 	{"sleeps in tests, not in " + sleepsFile, 0, sleeps},
 }

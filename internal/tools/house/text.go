@@ -36,33 +36,75 @@ func rootLines(s *source) (total int, places []place) {
 // openings counts doc comments that say what a thing is by another sentence:
 // "X is what …", where "returns" or a noun would do.
 func openings(s *source) (int, []place) {
-	form := regexp.MustCompile(`^// [A-Za-z_.]+( [a-z]+)? ?(is|are|has|was|were) (what|those|how|who|whom|where|when|of|that|as|everything|whether)\b`)
+	form := regexp.MustCompile(`^// [A-Za-z_.]+( [a-z]+)? ?(is|are|has|was|were) (what|those|how|who|whom|where|when|of|that|as|everything|whether|why|for|in|on|only)\b`)
 	var places []place
+	s.docs(func(_ *file, g *ast.CommentGroup, _ ast.Node, _ []*ast.Ident) {
+		if form.MatchString(g.List[0].Text) {
+			places = append(places, s.at(g.Pos(), g.List[0].Text))
+		}
+	})
+	return len(places), places
+}
+
+// misnamed counts doc comments that begin with another identifier than the one that
+// they document: an old name, mostly. Any word with a capital inside counts as an
+// identifier, and any first word about an exported function outside of tests.
+func misnamed(s *source) (int, []place) {
+	first := regexp.MustCompile(`^// (\w+)`)
+	camel := regexp.MustCompile(`[a-z0-9][A-Z]`)
+	var places []place
+	s.docs(func(f *file, g *ast.CommentGroup, n ast.Node, names []*ast.Ident) {
+		word := first.FindStringSubmatch(g.List[0].Text)
+		if word == nil || len(names) == 0 || slices.ContainsFunc(names, func(id *ast.Ident) bool { return id.Name == word[1] }) {
+			return
+		}
+		_, function := n.(*ast.FuncDecl)
+		if camel.MatchString(word[1]) || function && !f.test && names[0].IsExported() {
+			places = append(places, s.at(g.Pos(), names[0].Name+": "+g.List[0].Text))
+		}
+	})
+	return len(places), places
+}
+
+// docs calls visit with each doc comment, its declaration, and the names that it declares.
+func (s *source) docs(visit func(f *file, g *ast.CommentGroup, n ast.Node, names []*ast.Ident)) {
 	for _, f := range s.files {
-		doc := func(g *ast.CommentGroup) {
-			if g != nil && form.MatchString(g.List[0].Text) {
-				places = append(places, s.at(g.Pos(), g.List[0].Text))
+		doc := func(g *ast.CommentGroup, n ast.Node, names ...*ast.Ident) {
+			if g != nil {
+				visit(f, g, n, names)
 			}
 		}
 		ast.Inspect(f.tree, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.File:
-				doc(n.Doc)
+				doc(n.Doc, n)
 			case *ast.FuncDecl:
-				doc(n.Doc)
+				doc(n.Doc, n, n.Name)
 			case *ast.GenDecl:
-				doc(n.Doc)
+				doc(n.Doc, n, declared(n)...)
 			case *ast.TypeSpec:
-				doc(n.Doc)
+				doc(n.Doc, n, n.Name)
 			case *ast.ValueSpec:
-				doc(n.Doc)
+				doc(n.Doc, n, n.Names...)
 			case *ast.Field:
-				doc(n.Doc)
+				doc(n.Doc, n, n.Names...)
 			}
 			return true
 		})
 	}
-	return len(places), places
+}
+
+// declared returns the names of the specifications of d.
+func declared(d *ast.GenDecl) (names []*ast.Ident) {
+	for _, spec := range d.Specs {
+		switch spec := spec.(type) {
+		case *ast.TypeSpec:
+			names = append(names, spec.Name)
+		case *ast.ValueSpec:
+			names = append(names, spec.Names...)
+		}
+	}
+	return names
 }
 
 // words counts as wc -w does.

@@ -1,4 +1,4 @@
-package supervise
+package document
 
 import (
 	"encoding/json"
@@ -8,9 +8,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// yamlText returns v as YAML in the style that people write, with the keys of its JSON. It
+// YAML returns v as YAML in the style that people write, with the keys of its JSON. It
 // returns "" if JSON cannot hold v.
-func yamlText(v any) string {
+func YAML(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return ""

@@ -1,0 +1,106 @@
+package hostexec
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// prepareGitLand accepts the commands of a landing. Each form is complete.
+//
+//	query OBJECTS COMMAND…     asks as [Git] does, and git finds objects in the
+//	                           directory OBJECTS too
+//	pack STRICT MAX [OBJECTS]  stores a pack of at most MAX bytes from standard
+//	                           input in the repository that is the working
+//	                           directory, which carboy made; STRICT is true or
+//	                           false and says whether each object must be sound
+//	merge INDEX OLD NEW OBJECTS
+//	                           changes the index file INDEX as a fast-forward
+//	                           from OLD to NEW does; the work tree is not read
+//	refresh                    renews the times of files in the index
+//	update-refs                changes references as standard input says, all or
+//	                           none
+//
+// As for [Git], the repository's configuration and hooks are not used. Only
+// refresh and update-refs write to the repository of the work tree.
+func prepareGitLand(c *call) error {
+	bad := func() error {
+		return refuse(c.program, reasonArgument, "arguments are not one of a landing's forms")
+	}
+	if len(c.args) == 0 {
+		return bad()
+	}
+	name, args := c.args[0], c.args[1:]
+	switch {
+	case name == "query" && len(args) > 1 && isObjectDirectory(args[0]):
+		c.args = args[1:]
+		if err := prepareGit(c); err != nil {
+			return err
+		}
+		c.env = append(c.env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[0])
+		return nil
+	case name == "pack" && (len(args) == 2 || len(args) == 3 && isObjectDirectory(args[2])) && isSize(args[1]):
+		c.argv = []string{"--no-pager", "index-pack", "--stdin", "--max-input-size=" + args[1]}
+		switch args[0] {
+		case "true":
+			c.argv = append(c.argv, "--strict")
+		case "false":
+		default:
+			return bad()
+		}
+		// The pack is copied to the repository, and that copy is synced.
+		c.env = append(gitEnvWith(append(serveSettings(), [2]string{"core.fsync", "none"})), "GIT_DIR="+c.dir)
+		if len(args) == 3 {
+			c.env = append(c.env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[2])
+		}
+		return nil
+	case name == "merge" && len(args) == 4 && isObjectDirectory(args[0]) && isObjectName(args[1]) && isObjectName(args[2]) && isObjectDirectory(args[3]):
+		c.argv = []string{"--no-pager", "read-tree", "-i", "-m", args[1], args[2]}
+		c.env = append(landEnv(), "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[3])
+		if err := shadowRepository(c); err != nil {
+			return err
+		}
+		c.env = slices.DeleteFunc(c.env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_INDEX_FILE=") })
+		c.env = append(c.env, "GIT_INDEX_FILE="+args[0])
+		return nil
+	case name == "refresh" && len(args) == 0:
+		c.argv = []string{"--no-pager", "update-index", "-q", "--refresh"}
+		c.env = landEnv()
+		return shadowRepository(c)
+	case name == "update-refs" && len(args) == 0:
+		c.argv = []string{"--no-pager", "update-ref", "--no-deref", "-m", "carboy: landing", "--stdin"}
+		c.env = append(landEnv(), "GIT_COMMITTER_NAME=carboy", "GIT_COMMITTER_EMAIL=carboy@localhost")
+		if err := shadowRepository(c); err != nil {
+			return err
+		}
+		return shadowLogs(c)
+	}
+	return bad()
+}
+
+// landEnv returns git's environment without a split index: only one file of it
+// would be changed.
+func landEnv() []string {
+	return gitEnvWith(append(slices.Clone(gitSettings), [2]string{"core.splitIndex", "false"}))
+}
+
+// shadowLogs lets git write the logs of references, if the repository keeps any.
+func shadowLogs(c *call) error {
+	_, common, err := findRepository(c.dir)
+	if err != nil {
+		return &refusal{Program: c.program, Reason: reasonRepository, Detail: "find repository", Err: err}
+	}
+	logs := filepath.Join(common, "logs")
+	if fi, err := os.Lstat(logs); err != nil || !fi.IsDir() {
+		return nil
+	}
+	err = os.Symlink(logs, filepath.Join(c.temp, "logs"))
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+var isObjectName = matcher(`[0-9a-f]{40}|[0-9a-f]{64}`)

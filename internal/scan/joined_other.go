@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package scan
+
+func join(dst, b []byte) []byte { return joinInGo(dst, b) }
