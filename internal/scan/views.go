@@ -199,16 +199,19 @@ func (l *stream) runViews(end bool) error {
 			return err
 		}
 	}
-	for l.wide = max(l.wide, l.base); ; l.wide++ {
+	for l.wide = max(l.wide, l.base); ; {
 		i := bytes.IndexByte(l.buf[l.wide-l.base:], 0)
 		if i < 0 {
 			l.wide = l.fed()
 			break
 		}
-		l.wide += int64(i)
-		b := l.buf[:l.wide-l.base]
-		if n := len(b); n > 0 && (b[n-1] == '-' || b[n-1] == '_' || b[n-1] == '.' || bytes.HasSuffix(b, []byte("A\x00K"))) && l.mayBegin(wide, l.wide) {
-			if err := l.called(wide, l.wide); err != nil {
+		at := l.wide + int64(i)
+		// Only the first NUL of a run stands behind a character.
+		for l.wide = at + 1; l.wide < l.fed() && l.buf[l.wide-l.base] == 0; l.wide++ {
+		}
+		b := l.buf[:at-l.base]
+		if n := len(b); n > 0 && (b[n-1] == '-' || b[n-1] == '_' || b[n-1] == '.' || bytes.HasSuffix(b, []byte("A\x00K"))) && l.mayBegin(wide, at) {
+			if err := l.called(wide, at); err != nil {
 				return err
 			}
 		}

@@ -80,9 +80,11 @@ func (t *shares) add(c byte, share float64) {
 	}
 }
 
-// newShares returns the shares of ordinary text and of base64.
-func newShares() *[2]shares {
-	t := new([2]shares)
+// newShares returns the shares of ordinary text, of base64 and of runs of NULs, which
+// files other than text hold.
+func newShares() *[3]shares {
+	t := new([3]shares)
+	t[2].add(0, 1)
 	for rank := range len(usual) {
 		t[0].add(usual[rank], 0.1/(1+0.18*float64(rank)))
 	}
@@ -95,7 +97,7 @@ func newShares() *[2]shares {
 }
 
 // cost estimates at what share of the places of such texts b fits.
-func (b bucket) cost(texts *[2]shares) (cost float64) {
+func (b bucket) cost(texts *[3]shares) (cost float64) {
 	for n := range texts {
 		all := 1.0
 		for i := range windowLen {
