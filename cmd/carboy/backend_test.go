@@ -15,14 +15,14 @@ import (
 	"github.com/carboy/carboy"
 )
 
-// makers are what makes a bottle, or asks the backend about one: methods of a Client, which
-// the command line calls c, and a function.
+// makers lists the calls that make a bottle or ask the backend about one. The command line
+// calls a Client c.
 var makers = []string{
 	"c.Run", "c.Prepare", "c.Start", "c.Resume", "c.Work", "c.Gate", "c.GateInit", "c.TraceScenarios", "c.Doctor", "c.SandboxHealth", "c.InspectSandbox", "corpus.Run",
 }
 
-// commandTree is what the source of the command line says of its commands. Functions whose
-// names end in Cmd make them.
+// commandTree holds the commands in the source of the command line. Functions whose names
+// end in Cmd make them.
 type commandTree struct {
 	use   map[string]string // by function: the command's name
 	calls map[string][]string

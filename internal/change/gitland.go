@@ -25,7 +25,7 @@ type refUpdate struct {
 	New  string `json:"new"`
 }
 
-// repoPlan is what a landing or undo does to one repository of the host, beside its ops.
+// repoPlan lists the references that a landing or undo moves in one repository of the host.
 type repoPlan struct {
 	Dir  Bytes       `json:"dir"` // of the work tree, relative to the workspace
 	Refs []refUpdate `json:"refs"`

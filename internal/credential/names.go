@@ -11,7 +11,7 @@ import (
 // client_secret is a secret, page_token one that is none. So names are judged by their
 // words, however they are joined, and not by a list of all names.
 
-// place is where a name stands.
+// place says in which part of a request a name stands.
 type place int
 
 const (

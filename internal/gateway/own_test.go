@@ -63,7 +63,7 @@ func TestOwnCredentials(t *testing.T) {
 	}
 	for i, x := range []struct {
 		path, header, kind, coding, body string
-		// sees is what upstream sees of it; the body is refused if refused.
+		// sees: the value reaches upstream. refused: the body does not.
 		sees, refused bool
 	}{
 		{path: "/v1?xi-api-key=" + own, header: "Dd-Api-Key"},

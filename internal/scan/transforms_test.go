@@ -292,8 +292,8 @@ func inGroups(s string, n int, sep func() string) string {
 	return b.String()
 }
 
-// dumped is what xxd and od print by default: an offset, pairs of bytes, in whatever
-// order, and the text beside them.
+// dumped writes s as xxd and od do by default: an offset, pairs of bytes in either order,
+// and the text beside them.
 func dumped(rng *rand.Rand, s, offset, pair string, swap uint, beside bool) string {
 	b := []byte(strings.Repeat("x", rng.IntN(16)) + s + "\n")
 	b = append(b, 0)[:len(b)+len(b)%2]

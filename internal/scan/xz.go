@@ -21,7 +21,7 @@ type xzReader struct {
 	block *lzma.Reader2
 }
 
-// maxXZWindow is what xz -9 uses.
+// maxXZWindow bounds the window of a stream, in bytes. xz -9 uses as much.
 const maxXZWindow = 64 << 20
 
 func openXZ(d *decode, r *asking) (io.Reader, error) {

@@ -23,7 +23,7 @@ type zipEntry struct {
 	read     bool
 }
 
-// zipHead is what a local header and the directory both say.
+// zipHead holds the fields that a local header and the directory share.
 type zipHead struct {
 	method, flags uint16
 	crc           uint32
