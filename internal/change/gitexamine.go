@@ -208,6 +208,8 @@ func (r *repository) describe(ctx context.Context, policy Policy, c *RefChange) 
 	return r.contents(ctx, policy, c, base, commit)
 }
 
+// queryArgs returns the arguments of a question to git, which finds the store's objects
+// too.
 func (r *repository) queryArgs(args ...string) []string {
 	objects := "/nonexistent"
 	if !r.fresh {

@@ -203,12 +203,7 @@ func cutGit(rel string) (dir, rest string, ok bool) {
 
 // git asks git a question about the repository.
 func (r *repository) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
-	if !r.fresh {
-		args = append([]string{"query", r.storeObjects()}, args...)
-	} else {
-		args = append([]string{"query", "/nonexistent"}, args...)
-	}
-	res, err := r.run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: args, Dir: r.where(), Timeout: gitPatience, Stdin: stdin,
+	res, err := r.run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: r.queryArgs(args...), Dir: r.where(), Timeout: gitPatience, Stdin: stdin,
 		Stdout: hostexec.Keep{Head: hostexec.MaxKeep}})
 	if err != nil {
 		return nil, err
