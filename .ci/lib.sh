@@ -18,6 +18,15 @@ fail() {
 }
 trap 'fail "line ${BASH_LINENO[0]}"' ERR
 
+# fault fails the run at once, or, where ending is "late", notes it and goes on: the run
+# fails at its end, with all that was found.
+ending=at-once
+fault() {
+    [ "$ending" = late ] || fail "$@"
+    printf '\nFAULT in "%s": %s\n' "$step_name" "$*" >&2
+    printf '%s: %s\n' "$step_name" "$*" >>"$work/log/faults" # a file: a step may be in a pipe
+}
+
 # step NAME begins a step, and says how long the one before took.
 step() {
     if [ -n "$step_name" ]; then
@@ -99,14 +108,14 @@ install_parts() {
 }
 
 # tested NAME COMMAND... runs tests, keeps their events as NAME.json, and prints go's own
-# lines. A test that fails fails the run, though it might pass at a second try: it is
-# mended, not tried again.
+# lines. A test that fails is a fault, though it might pass at a second try: it is mended,
+# not tried again.
 tested() {
     local log=$work/log/$1.json status=0
     shift
     "$@" >"$log" || status=$?
     "$work/bin/report" "$log" || status=1
-    [ $status = 0 ] || fail "tests: $*"
+    [ $status = 0 ] || fault "tests: $*"
 }
 
 # fuzz TIME fuzzes each target of every package for that long.
@@ -140,7 +149,7 @@ fuzz() {
             (cd "$dir" && as_user "$built" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" -test.fuzzminimizetime 2s -test.fuzzcachedir "$work/cache/fuzz/$pkg") </dev/null >"$work/log/fuzz" 2>&1 || {
                 if grep -q 'Failing input' "$work/log/fuzz" || ! grep -qx ' *context deadline exceeded' "$work/log/fuzz"; then
                     cat "$work/log/fuzz"
-                    fail "$target in $pkg"
+                    fault "$target in $pkg"
                 fi
             }
             printf '%-28s %s\n' "$target" "$(grep '^fuzz: elapsed' "$work/log/fuzz" | tail -n 1)"
@@ -151,7 +160,7 @@ fuzz() {
 
 # soak TIME sees that the gateway does not grow, and that the test of it can fail.
 soak() {
-    as_user "$work/bin/bench" -soak "$1"
+    as_user "$work/bin/bench" -soak "$1" || fault 'the gateway grows'
     if as_user "$work/bin/bench" -soak 12s -leak goroutines >/dev/null 2>&1; then fail 'a soak that leaks is not seen'; fi
 }
 
