@@ -288,7 +288,7 @@ var (
 	ErrBaseline, ErrGateLocked, ErrNoCatalog, ErrNothingBefore = judge.ErrBaseline, judge.ErrGateLocked, judge.ErrNoCatalog, judge.ErrNothingBefore
 	ErrNoVerdict, ErrLedger, ErrNoWork, ErrWorkLocked          = judge.ErrNoVerdict, judge.ErrLedger, work.ErrNoWork, work.ErrWorkLocked
 
-	ErrNoRepository, ErrShipUnknown, ErrShipDeadline = operator.ErrNoRepository, ship.ErrUnknown, ship.ErrDeadline
+	ErrNoRepository, ErrShipUnknown, ErrShipDeadline = fault.ErrNoRepository, ship.ErrUnknown, ship.ErrDeadline
 
 	ErrNoProposal, ErrProposalChanged, ErrProposalExpired, ErrNobodyWaits = supervise.ErrNotFound, supervise.ErrDigest, supervise.ErrExpired, supervise.ErrGone
 )

@@ -128,7 +128,7 @@ func adviceOn(err error) string {
 		{supervise.ErrNotModifiable, "carboy supervise approve or reject"},
 		{carboy.ErrNotKept, "carboy destroy removes its record, and carboy start begins anew"},
 		{carboy.ErrNotLive, "carboy list shows which runs go on"},
-		{carboy.ErrNoRepository, "carboy ships commits: change into the repository, or git init"},
+		{carboy.ErrNoRepository, "carboy ships and judges commits: change into the repository, or git init"},
 		{remote.ErrHostKey, "find out why before anything else: the machine was set up anew, or it is another one; hosts.yaml has the pinned keys"},
 		{remote.ErrUnreachable, "can you reach it with ssh, as the user of hosts.yaml?"},
 		{ship.ErrUnknown, "the host goes on by itself; carboy ship status tells how it ended"},

@@ -95,6 +95,31 @@ func RealPath(path string) string {
 	return path
 }
 
+// ErrNoRepository means that a directory lies in no work tree.
+var ErrNoRepository = errors.New("not in a git repository")
+
+// WorkTree returns the nearest directory, from dir upwards, that holds .git. Its links are
+// resolved. An error wraps ErrNoRepository if there is none.
+func WorkTree(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if at == "/" {
+			return "", fmt.Errorf("%s: %w", dir, ErrNoRepository)
+		}
+	}
+}
+
 // Cause returns the text of err. If a path is to blame, it leaves out operation and path.
 func Cause(err error) string {
 	var p *os.PathError

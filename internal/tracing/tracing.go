@@ -374,7 +374,7 @@ func (c *Tracer) ScenariosAt(ctx context.Context, dir, rev, path string) (set *s
 	if path == "" {
 		path = scenario.FileName
 	}
-	top, err := repositoryOf(dir)
+	top, err := fault.WorkTree(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -398,25 +398,4 @@ func (c *Tracer) ScenariosAt(ctx context.Context, dir, rev, path string) (set *s
 		return nil, err
 	}
 	return scenario.Parse(rev+":"+path, text)
-}
-
-// repositoryOf returns the top of the work tree that dir lies in.
-func repositoryOf(dir string) (string, error) {
-	real, err := filepath.Abs(dir)
-	if err == nil {
-		real, err = filepath.EvalSymlinks(real)
-	}
-	if err != nil {
-		return "", err
-	}
-	for at := real; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
-			return at, nil
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		if at == "/" {
-			return "", fmt.Errorf("%s is in no git repository", real)
-		}
-	}
 }

@@ -173,6 +173,12 @@ func (c *Judge) GateWork(ctx context.Context, o *GateOptions) (_ *GateWork, err 
 		return nil, err
 	}
 	w.dir = string(ws.Path)
+	switch top, err := fault.WorkTree(w.dir); {
+	case err != nil:
+		return nil, err
+	case top != w.dir:
+		return nil, &fault.OptionError{Option: "--dir", Value: o.Dir, Reason: "is not the top of its repository, and a gate judges whole trees", Advice: "--dir " + top}
+	}
 	if w.exec, err = hostexec.New(hostexec.Options{Untrusted: []string{w.dir}}); err != nil {
 		return nil, err
 	}

@@ -1,12 +1,12 @@
 package operator
 
 import (
-	"errors"
 	"os"
 	"os/user"
 	"path/filepath"
 	"time"
 
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/remote"
 	"github.com/carboy/carboy/internal/store"
@@ -25,9 +25,6 @@ type Options struct {
 	Progress func(ship.Progress)
 }
 
-// ErrNoRepository means that a directory lies in no work tree.
-var ErrNoRepository = errors.New("not in a git repository")
-
 // Ship readies the shipping of modules: start at its Plan. Close the result.
 func (c *Operator) Ship(o Options) (*ship.Engine, error) {
 	conf, err := store.ConfigDir(c.Opened.Config, c.Env)
@@ -38,33 +35,13 @@ func (c *Operator) Ship(o Options) (*ship.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(o.Dir)
-	if err != nil {
-		return nil, err
-	}
-	top, err := workTree(dir)
+	top, err := fault.WorkTree(o.Dir)
 	if err != nil {
 		return nil, err
 	}
 	s := &ship.Engine{Config: conf, State: filepath.Join(state, "ship"), Repo: top, By: operator(), Keys: remote.Keys{AgentSocket: c.Env("SSH_AUTH_SOCK")},
 		Audit: c.Audit, Up: o.Up, Other: o.Other, Life: o.Life, Progress: o.Progress}
 	return s, s.Open()
-}
-
-// workTree returns the nearest directory, from dir upwards, that holds .git.
-func workTree(dir string) (string, error) {
-	dir, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return "", err
-	}
-	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := os.Lstat(filepath.Join(d, ".git")); err == nil {
-			return d, nil
-		}
-		if d == "/" {
-			return "", ErrNoRepository
-		}
-	}
 }
 
 // operator returns USER@HOST for records. No decision depends on it.
