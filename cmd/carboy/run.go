@@ -201,7 +201,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 		if err := a.warm.begin(f, &o); err != nil {
 			return err
 		}
-		return a.runIn(ctx, a.warm.ready.client, f, &o, a.warm.ready.bottle.Run)
+		return a.runIn(ctx, a.warm.prepared.client, f, &o, a.warm.prepared.bottle.Run)
 	}
 	if a.poolable(f, &o) {
 		if key, err := a.poolKey(&o); err == nil {

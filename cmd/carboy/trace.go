@@ -328,9 +328,9 @@ func (p *tracePrinter) fact(f *trace.Fact) error {
 		c = dimText
 	}
 	on := onWhat(f)
-	if words := f.Flags.Words(); f.Flags&^(trace.Miss|trace.Asked) != 0 {
-		words = slices.DeleteFunc(words, func(w string) bool { return w == "miss" || w == "asked" })
-		on += " [" + strings.Join(words, ", ") + "]"
+	if names := f.Flags.Names(); f.Flags&^(trace.Miss|trace.Asked) != 0 {
+		names = slices.DeleteFunc(names, func(n string) bool { return n == "miss" || n == "asked" })
+		on += " [" + strings.Join(names, ", ") + "]"
 	}
 	since := f.When().Sub(p.begun).Seconds()
 	_, err := fmt.Fprint(p.out, p.paint(c, fmt.Sprintf("%8.3f %5d %-8s %-12s %s", since, f.PID, f.Op, failed, on)), "\n")

@@ -157,8 +157,8 @@ func (s *Scrubber) prepare() {
 	if len(s.hidden) == 0 {
 		return
 	}
-	if known, err := scan.NewWatchedSecrets(s.hidden); err == nil {
-		s.rules, _ = scan.NewRules(scan.Config{Watched: known})
+	if watched, err := scan.NewWatchedSecrets(s.hidden); err == nil {
+		s.rules, _ = scan.NewRules(scan.Config{Watched: watched})
 	}
 }
 

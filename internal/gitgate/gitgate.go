@@ -312,7 +312,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		method = http.MethodGet
 	}
 	switch {
-	case r.Method != method && known[what]:
+	case r.Method != method && services[what]:
 		w.Header().Set("Allow", method)
 		plain(w, http.StatusMethodNotAllowed, "git does not ask like this")
 	case what == "info/refs":
@@ -331,7 +331,7 @@ const (
 	receivePack = "git-receive-pack"
 )
 
-var known = map[string]bool{"info/refs": true, uploadPack: true, receivePack: true}
+var services = map[string]bool{"info/refs": true, uploadPack: true, receivePack: true}
 
 // splitPath splits /<name>.git/<service>. A clone of "….git/" sends two slashes.
 func splitPath(p string) (name, what string, ok bool) {

@@ -17,15 +17,15 @@ func TestDetachRefuses(t *testing.T) {
 		"a program":       {role: "sh"},
 		"no role":         {role: ""},
 		"the supervisor":  {role: supervisorArg0},
-		"a loader's":      {RoleReady, []string{"LD_PRELOAD=/tmp/x.so"}, nil},
-		"the runtime's":   {RoleReady, []string{"GODEBUG=x=1"}, nil},
-		"a command's own": {RoleReady, []string{markName + "=x"}, nil},
+		"a loader's":      {RolePrepared, []string{"LD_PRELOAD=/tmp/x.so"}, nil},
+		"the runtime's":   {RolePrepared, []string{"GODEBUG=x=1"}, nil},
+		"a command's own": {RolePrepared, []string{markName + "=x"}, nil},
 	} {
 		if err := Detach(c.role, c.env, c.order); err == nil {
 			t.Errorf("%s was started", name)
 		}
 	}
-	if err := Detach(RoleReady, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, errOrderTooLong) {
+	if err := Detach(RolePrepared, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, errOrderTooLong) {
 		t.Errorf("an order that is too long: %v", err)
 	}
 }

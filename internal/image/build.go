@@ -195,7 +195,7 @@ func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)
 	note := s.path("builds", key+"-"+runtime.GOARCH+".json")
 	var was built
 	if err := store.ReadJSON(note, builtKind, &was); err == nil {
-		if img, err := s.known(r.Ref(), was.Digest); img != nil || err != nil {
+		if img, err := s.pulled(r.Ref(), was.Digest); img != nil || err != nil {
 			return img, err
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {

@@ -194,7 +194,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 		if _, err := v1.NewHash(o.Pin); err != nil {
 			return nil, &Error{Ref: ref, Reason: "the pinned digest is none", Err: err}
 		}
-		if img, err := s.known(ref, o.Pin); img != nil || err != nil {
+		if img, err := s.pulled(ref, o.Pin); img != nil || err != nil {
 			return img, err
 		}
 	}
@@ -218,7 +218,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 	if o.Pin != "" && digest.String() != o.Pin {
 		return nil, &Error{Ref: ref, Reason: fmt.Sprintf("it leads to %s now, and %s was pinned", digest, o.Pin)}
 	}
-	if img, err := s.known(ref, digest.String()); img != nil || err != nil {
+	if img, err := s.pulled(ref, digest.String()); img != nil || err != nil {
 		return img, err
 	}
 	p := &pull{s: s, ref: ref, o: o, src: src}
@@ -230,8 +230,8 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 	return img, store.WriteJSON(s.path("images", digest.Hex+".json"), kind, img)
 }
 
-// known returns the complete image that was pulled under a digest, or nil.
-func (s *Store) known(ref, digest string) (*Image, error) {
+// pulled returns the complete image that was pulled under a digest, or nil.
+func (s *Store) pulled(ref, digest string) (*Image, error) {
 	h, err := v1.NewHash(digest)
 	if err != nil {
 		return nil, err

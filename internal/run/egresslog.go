@@ -22,11 +22,11 @@ import (
 // egressLog is among a run's logs.
 const egressLog = "egress"
 
-// openNetLog begins the log of what the run asks of the network. From its goroutine
+// openEgressLog begins the log of what the run asks of the network. From its goroutine
 // the audit log and people are told, so that the packet path does nothing but queue.
-func (s *Session) openNetLog() {
+func (s *Session) openEgressLog() {
 	n := &egressNotes{s: s, told: map[string]bool{}}
-	s.netlog = egresslog.Start(logLevel(s.RouteFile, s.o.Granted), egresslog.Options{
+	s.egressLog = egresslog.Start(logLevel(s.RouteFile, s.o.Grant), egresslog.Options{
 		Open: func() (*os.File, error) { return s.run.OpenLog(egressLog) },
 		Run:  string(s.run.ID()), Clean: n.clean, OnNotable: n.tell,
 	})
@@ -44,9 +44,9 @@ func logLevel(f *routes.File, g *plan.Grant) int {
 	return routes.DefaultLog
 }
 
-// endNetLog completes the log. Nothing comes from the gateway any more.
-func (s *Session) endNetLog() {
-	a := s.netlog.End()
+// endEgressLog completes the log. Nothing comes from the gateway any more.
+func (s *Session) endEgressLog() {
+	a := s.egressLog.End()
 	s.denials.missed(a.Unreported)
 	if a.Records+a.LeftOut == 0 {
 		return
@@ -66,7 +66,7 @@ func (s *Session) observe(ev gateway.Event) {
 		s.approvals.noteAllowed(ev)
 	}
 	if r, ok := recordOf(ev); ok {
-		s.netlog.Put(r)
+		s.egressLog.Put(r)
 	}
 }
 

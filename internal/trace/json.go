@@ -79,8 +79,8 @@ var flagNames = []struct {
 	name string
 }{{Claimed, "claimed"}, {Asked, "asked"}, {Miss, "miss"}, {Foreign, "foreign"}, {Cut, "cut"}, {Deleted, "deleted"}, {Mutable, "mutable"}, {Special, "special"}}
 
-// Words returns the flags' names.
-func (fl Flags) Words() []string {
+// Names returns the flags' names.
+func (fl Flags) Names() []string {
 	var out []string
 	for _, x := range flagNames {
 		if fl&x.flag != 0 {
@@ -95,7 +95,7 @@ func (f *Fact) Line() FactLine {
 	l := FactLine{
 		Type: "fact", Seq: f.Seq, Time: f.When().UTC(), Op: f.Op.String(), Kind: f.Op.Kind(), PID: f.PID, PPID: f.PPID,
 		Errno: ErrnoName(f.Errno), Path: store.Raw(f.Path), Path2: store.Raw(f.Path2), Digest: hex.EncodeToString([]byte(f.Digest)),
-		A: f.A, B: f.B, C: f.C, Detail: store.Raw(f.Detail()), Flags: f.Flags.Words(), Observed: f.Observed(),
+		A: f.A, B: f.B, C: f.C, Detail: store.Raw(f.Detail()), Flags: f.Flags.Names(), Observed: f.Observed(),
 	}
 	if len(f.Args) > 0 {
 		l.Args = store.Raws(f.Args)
