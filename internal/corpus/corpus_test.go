@@ -255,7 +255,7 @@ func TestAnOpenWireIsSeen(t *testing.T) {
 	}
 }
 
-// What was said inside becomes a verdict by one rule.
+// TestJudge: one rule turns an attack's report into a verdict.
 func TestJudge(t *testing.T) {
 	l := &lab{token: "the-token"}
 	for name, c := range map[string]struct {

@@ -451,7 +451,7 @@ func (o *origin) all() []arrived {
 	return append([]arrived(nil), o.seen...)
 }
 
-// completed returns the attacks and ways of which every request came whole.
+// completed returns the attacks and ways whose requests all arrived whole.
 func (o *origin) completed() (out [][2]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -384,7 +384,8 @@ func (f *search) found(x scan.Finding) {
 	}
 }
 
-// decide has a finding masked. Pieces wait: in what is found later they may be a part.
+// decide masks a finding. It keeps pieces for later, since they may be a part of a later
+// finding.
 func (f *search) decide(x scan.Finding, _ []byte) scan.Action {
 	switch {
 	case f.isMasked(x): // and it was found once more, by another way of reading

@@ -136,8 +136,8 @@ const leastToken = 20
 
 var namedTokens = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true, AnyCase: true}) })
 
-// findInNames looks in those parts of text that are names for tokens, of which a name
-// keeps the letters and loses their case. passes is as for findFolded.
+// findInNames searches those parts of text that are names for tokens, in any letter case:
+// HTTP folds the case of names. passes is as for findFolded.
 func (d *detectors) findInNames(text []byte, parts []part, passes func(scan.Finding) bool) (scan.Finding, error) {
 	var names []byte
 	for _, p := range parts {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What Detach refuses; that it works is for the package's users to test, which
-// have a role to play.
+// TestDetachRefuses covers what Detach refuses. The packages that use a role test that it
+// works.
 func TestDetachRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		role  Role

@@ -24,8 +24,8 @@ const BuildPrefix = "dockerfile:"
 // any bottle, so nobody but the user may have written it.
 type Recipe struct {
 	File string // absolute
-	// Repo is the repository in which an agent may have written. Neither the
-	// Dockerfile nor its directory may lie in it, nor it in them.
+	// Repo is the repository in which an agent may have written. The Dockerfile's
+	// directory may neither lie in it nor contain it.
 	Repo string
 	// Home is the user's home, which is too much to send to an engine.
 	Home string

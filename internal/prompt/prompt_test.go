@@ -156,8 +156,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestNextQuestion: keys that were typed ahead are the next question's; one that need
-// not be asked is left out, and one is made with the answer before it.
+// TestNextQuestion: keys that were typed ahead go to the next question. A question that
+// need not be asked is left out. A question may depend on the answer before it.
 func TestNextQuestion(t *testing.T) {
 	a, b, c := &One{Items: []Item{{Name: "a"}, {Name: "b"}}}, &Text{}, &Text{}
 	m := &model{rest: []func() Question{

@@ -22,8 +22,8 @@ import (
 // egressLog is among a run's logs.
 const egressLog = "egress"
 
-// openEgressLog begins the log of what the run asks of the network. From its goroutine
-// the audit log and people are told, so that the packet path does nothing but queue.
+// openEgressLog starts the log of the run's requests. Its goroutine also tells the audit
+// log and people, so that the packet path only queues.
 func (s *Session) openEgressLog() {
 	n := &egressNotes{s: s, told: map[string]bool{}}
 	s.egressLog = egresslog.Start(logLevel(s.RouteFile, s.o.Grant), egresslog.Options{

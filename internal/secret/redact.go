@@ -182,7 +182,8 @@ func (w *watched) at(b []byte, cut bool) (n int, mark []byte) {
 	return n, nil
 }
 
-// pass returns b, redacted, in new memory. With cut, an end goes as well in which a value may begin.
+// pass returns b, redacted, in new memory. With cut, it also drops an end that may be the
+// beginning of a value.
 //
 // Values may overlap in the text ("abc" and "cde" in "abcde"): everything from the first to the last of a chain is
 // replaced, so that no tail of a value stays behind the mark of another.

@@ -185,8 +185,8 @@ func TestWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestBrokenStreams: of what breaks off, lies about its length or is no archive nothing
-// is kept; nor of what nobody waits for any more.
+// TestBrokenStreams: nothing is kept of a stream that breaks off, lies about its length
+// or is no archive, or that nobody waits for any more.
 func TestBrokenStreams(t *testing.T) {
 	whole := stream(t, entry{name: "./d/", kind: tar.TypeDir, mode: 0o755}, entry{name: "./d/f", text: strings.Repeat("x", 5000)})
 	for name, r := range map[string]io.Reader{

@@ -516,8 +516,8 @@ func attackLarge([]string) error {
 	return nil
 }
 
-// attackReuse writes to very many files, one after the other, so that what the
-// kernel keeps of one lies where that of an earlier one lay.
+// attackReuse writes to very many files, one after the other, so that the kernel reuses
+// the memory of one file's data for another's.
 func attackReuse(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {

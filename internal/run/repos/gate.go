@@ -239,8 +239,8 @@ func (m *Gate) observe(ev gitgate.Event) {
 	}
 }
 
-// End closes the gate and revokes the keys. Idempotent; left then lists the keys that
-// could not be revoked.
+// End closes the gate and revokes the keys. Left then lists the keys that could not be
+// revoked. Later calls do nothing.
 func (m *Gate) End(ctx context.Context) {
 	m.close.Do(func() {
 		if m.gate != nil {
