@@ -129,7 +129,7 @@ func (a *app) egressLines(w io.Writer, r *egresslog.Reader, begun time.Time, f *
 	}
 }
 
-func (a *app) egressLine(w io.Writer, r *egresslog.Record, begun time.Time) error {
+func (a *app) egressLine(w io.Writer, r *egresslog.Entry, begun time.Time) error {
 	word, tone := first(r.Verdict, r.Action, string(r.Kind)), dimText
 	switch {
 	case word == "refused" || word == "blocked":
@@ -147,7 +147,7 @@ func (a *app) egressLine(w io.Writer, r *egresslog.Record, begun time.Time) erro
 	return err
 }
 
-func egressWhat(r *egresslog.Record) string {
+func egressWhat(r *egresslog.Entry) string {
 	to := eventTarget(carboy.Event{Name: r.Host, Port: r.Port})
 	switch r.Kind {
 	case egresslog.Name:
@@ -173,7 +173,7 @@ func egressWhat(r *egresslog.Record) string {
 	return ""
 }
 
-func egressWhy(r *egresslog.Record) string {
+func egressWhy(r *egresslog.Entry) string {
 	var parts []string
 	add := func(s string) {
 		if s != "" {

@@ -89,14 +89,14 @@ func (a *app) readRun(cmd *cobra.Command, args []string, follow bool, show func(
 }
 
 // kindList is a repeatable flag that holds kinds, separated by commas.
-type kindList []trace.Kind
+type kindList []trace.FactKind
 
 func (v *kindList) Set(s string) error {
 	for k := range strings.SplitSeq(s, ",") {
-		if !slices.Contains(trace.Kinds(), trace.Kind(k)) {
+		if !slices.Contains(trace.Kinds(), trace.FactKind(k)) {
 			return fmt.Errorf("want some of %s", strings.Join(kindNames(), ", "))
 		}
-		*v = append(*v, trace.Kind(k))
+		*v = append(*v, trace.FactKind(k))
 	}
 	return nil
 }

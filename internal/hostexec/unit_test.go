@@ -304,8 +304,8 @@ func TestPlantedProgramIsNotRun(t *testing.T) {
 	}
 	t.Setenv("PATH", ws+":.:"+os.Getenv("PATH"))
 	t.Chdir(ws)
-	var recs []Record
-	r := newTestRunner(t, Options{Untrusted: []string{ws}, Observe: func(rec Record) { recs = append(recs, rec) }})
+	var recs []Execution
+	r := newTestRunner(t, Options{Untrusted: []string{ws}, Observe: func(rec Execution) { recs = append(recs, rec) }})
 	r.dirs = trustedDirs
 	res, err := r.Run(t.Context(), Command{Program: Git, Args: []string{"version"}, Dir: ws, Timeout: MaxTimeout})
 	if err != nil || !bytes.HasPrefix(res.Stdout.Head, []byte("git version ")) || strings.HasPrefix(recs[0].Path, ws) {

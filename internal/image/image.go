@@ -29,14 +29,14 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Limits bound one image. A zero field means its default.
-type Limits struct {
+// Bounds limits one image. A zero field means its default.
+type Bounds struct {
 	Layers  int   // 256
 	Entries int64 // files, directories and links of all layers, 4 Mi
 	Bytes   int64 // unpacked size of all layers, 64 GiB
 }
 
-func (l Limits) orDefaults() Limits {
+func (l Bounds) orDefaults() Bounds {
 	if l.Layers == 0 {
 		l.Layers = 256
 	}
@@ -55,7 +55,7 @@ type Options struct {
 	// was fetched before, nobody is asked. Empty: any digest.
 	Pin string
 	// Limits bound the image.
-	Limits Limits
+	Limits Bounds
 	// Transport asks registries; nil: http.DefaultTransport.
 	Transport http.RoundTripper
 	// Env locates the user's registry passwords; nil: os.Getenv.

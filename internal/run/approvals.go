@@ -607,7 +607,7 @@ func (a *approvals) reroute(o supervise.Outcome, f func(*decided) error) error {
 		return err
 	}
 	s.sandbox.gw.SetRoutes(table, in.Creds.Of, in.Secrets)
-	s.egressLog.Put(egresslog.Record{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes, by proposal %s", len(table.Routes()), o.Proposal.ID)})
+	s.egressLog.Put(egresslog.Entry{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes, by proposal %s", len(table.Routes()), o.Proposal.ID)})
 	s.events.send(plan.Event{Kind: "routes", Text: fmt.Sprintf("%d routes are in force, by proposal %s", len(table.Routes()), o.Proposal.ID)})
 	return nil
 }

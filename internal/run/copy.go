@@ -27,7 +27,7 @@ import (
 
 // CopyLimits bounds a copy; Copied reports what was copied.
 type (
-	CopyLimits = transfer.Limits
+	CopyLimits = transfer.Bounds
 	Copied     = transfer.Report
 )
 

@@ -218,7 +218,7 @@ func (s *Session) useRoutes(ctx context.Context, rs []policy.Route, file *routes
 	s.base = rs
 	s.sandbox.gw.SetRoutes(table, creds.Of, watched)
 	s.egressLog.SetLevel(file.Log)
-	s.egressLog.Put(egresslog.Record{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})
+	s.egressLog.Put(egresslog.Entry{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})
 	s.events.send(plan.Event{Kind: "routes", Text: fmt.Sprintf("%s was read again: %d routes", s.o.Routes, len(rs))})
 	return nil
 }

@@ -135,7 +135,7 @@ type Grant struct {
 	Resume   *Resumption
 }
 
-func (g *Grant) Record() (store.Kind, string) {
+func (g *Grant) Record() (store.RunKind, string) {
 	if g == nil {
 		return store.KindRun, ""
 	}
