@@ -275,7 +275,7 @@ func TestKeyVariables(t *testing.T) {
 	if !slices.Contains(p.Run.Env, "OPENAI_API_KEY="+plan.Placeholder) || strings.Contains(strings.Join(p.Run.Env, " "), "GROQ") || strings.Contains(fmt.Sprint(p.Run.Env, p.Grant.Files), "sk-0123") {
 		t.Errorf("%q", p.Run.Env)
 	}
-	if slices.Contains(p.Run.Command, "-m") || !strings.Contains(strings.Join(p.Notes, "\n"), "Claude Code's") {
+	if slices.Contains(p.Run.Command, "-m") || !strings.Contains(strings.Join(p.Notes, "\n"), "a name of Claude Code") {
 		t.Errorf("%q %q", p.Run.Command, p.Notes)
 	}
 }

@@ -693,13 +693,13 @@ func (w *warm) answer(code int) {
 	}
 }
 
-const poolLong = `Bottles that carboy run --pool has made ready and that wait for their run. Each is
-a process of its own, ends after the time that --pool-idle says, and is used
-once.`
+const poolLong = `List or end the bottles that carboy run --pool has prepared and that wait for their
+run. Each is a process of its own, is used once, and ends after the time that
+--pool-idle says.`
 
 func (a *app) poolCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "pool", Short: "bottles that wait for a run", Long: poolLong, GroupID: "keep", Args: noArgs,
+		Use: "pool", Short: "list or end prepared bottles", Long: poolLong, GroupID: "keep", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.poolListCmd(), a.poolStopCmd())
@@ -720,7 +720,7 @@ func (a *app) poolListCmd() *cobra.Command {
 				return a.printJSON(all)
 			}
 			if len(all) == 0 {
-				a.say(plainText, "no bottle waits; carboy run --pool 1 leaves one ready")
+				a.say(plainText, "no bottle waits; carboy run --pool 1 prepares one")
 				a.sayFailed()
 				return nil
 			}
@@ -741,7 +741,7 @@ func (a *app) poolListCmd() *cobra.Command {
 func (a *app) poolStopCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "stop", Short: "end all bottles that wait", Args: noArgs,
-		Long: "End all bottles that wait for a run. Runs that go on are not touched.",
+		Long: "End all bottles that wait for a run. Running ones are not touched.",
 		RunE: func(*cobra.Command, []string) error {
 			all, err := a.poolAll("stop")
 			if err == nil {
