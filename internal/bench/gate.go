@@ -396,8 +396,8 @@ func (b *gateBench) change(n int) (packages int, err error) {
 	return len(list), errors.Join(os.WriteFile(file, text, 0o644), b.git("commit", "-qam", "change"))
 }
 
-// newest returns the bytes kept of the newest verdict, and the time that its longest phase
-// took of those that ran for it.
+// newest returns the size of the files kept of the newest verdict, and the duration of
+// the longest phase that ran for it.
 func (b *gateBench) newest() (int64, time.Duration, error) {
 	dirs, err := filepath.Glob(b.top + "/state/carboy/gates/verdicts/*")
 	if err != nil || len(dirs) == 0 {

@@ -296,7 +296,7 @@ func TestPathsAreRefused(t *testing.T) {
 	}
 }
 
-// A git in the workspace, and PATH pointing there.
+// TestPlantedProgramIsNotRun puts a git into the workspace, and the workspace into PATH.
 func TestPlantedProgramIsNotRun(t *testing.T) {
 	ws := mkdir(t, tempTree(t)+"/ws")
 	if err := copyProgram(filepath.Join(helperDir, helperName), ws+"/git"); err != nil {

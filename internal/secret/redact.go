@@ -153,8 +153,8 @@ func (w *watched) maybe(b []byte) bool {
 	return false
 }
 
-// at returns the length of the longest value that b begins with, 0 for none, and its mark. With cut, b may also be the
-// beginning of one, which is then as long as b.
+// at returns the length of the longest value that b begins with, 0 for none, and its
+// mark. With cut, b may also be the beginning of a value; then the length is that of b.
 func (w *watched) at(b []byte, cut bool) (n int, mark []byte) {
 	if len(b) < window {
 		if cut && len(b) > 0 {

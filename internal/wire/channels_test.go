@@ -775,7 +775,7 @@ func TestLostChannel(t *testing.T) {
 	c.Close(true)
 }
 
-// Both sides see when the other is done.
+// TestChannelState: each side sees when the other is done.
 func TestChannelState(t *testing.T) {
 	x := newTestWire(t)
 	p, l := x.open()
