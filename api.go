@@ -44,7 +44,7 @@ type (
 	Mode         = store.Mode
 	State        = store.State
 	ChangesState = store.Changes
-	RunKind      = store.Kind
+	RunKind      = store.RunKind
 	Workspace    = store.Workspace
 	Bottle       = store.Bottle
 	Kept         = store.Kept
@@ -122,7 +122,7 @@ type (
 	Fact        = trace.Fact
 	TraceFilter = trace.Filter
 	TraceGlob   = trace.Glob
-	TraceKind   = trace.Kind
+	TraceKind   = trace.FactKind
 	EgressLog   = egresslog.Reader
 	AuditReport = audit.Report
 	AuditStatus = audit.Status
@@ -192,7 +192,7 @@ type (
 	// Images.
 	Image         = plan.Image
 	PullOptions   = plan.PullOptions
-	ImageLimits   = image.Limits
+	ImageLimits   = image.Bounds
 	ImageProgress = image.Progress
 
 	// Work.

@@ -19,14 +19,14 @@ var unnamed = map[string]string{
 	"parts of a result, read through its fields": `
 		audit.Finding bottle.Isolation bottle.ProcPosture
 		change.Bytes change.CommitLine change.RefFile change.Fingerprint change.Identity change.Reason change.Type change.Withheld
-		egresslog.Record forgekey.Record image.Config store.Candidate store.KeptPart store.Owner store.Process store.Summary
+		egresslog.Entry forgekey.KeyRecord image.Config store.Candidate store.KeptPart store.Owner store.Process store.Summary
 		change.Conflict supervise.By supervise.Detail supervise.Problem supervise.Text supervise.View
 		gate.Accepted gate.Entry gate.Finding gate.Override gate.Phase gate.RemovedTests gate.Side gate.Signer gate.WarmUsed
 		receipt.Audit receipt.Changes receipt.Execs receipt.Files receipt.Git receipt.Image receipt.Isolation receipt.Limits receipt.Mount receipt.Network
 		receipt.Privileges receipt.Processes receipt.Proposals receipt.Published receipt.Sockets receipt.Trace receipt.Workspace
 		routes.DLPDescription routes.GitDescription routes.LimitsDescription routes.MatchDescription routes.OAuthDescription
 		scenario.Codegenie scenario.Coverage scenario.Lists scenario.Result scenario.Scenario scenario.Slices scenario.Target
-		ship.Approved ship.Imported ship/plan.Change ship/plan.Kind ship/plan.Plan trace.FactLine trace.Flags trace.Op trace.Tail`,
+		ship.Approved ship.Imported ship/plan.Change ship/plan.Operation ship/plan.Plan trace.FactLine trace.Flags trace.Op trace.Tail`,
 	"set by one stage for the next, not by a program": `
 		audit.Log change.Policy run/plan.Grant run/plan.OpenedImage run/plan.Plan secret.Redactor ship/approval.Verifier ship/remote.Keys`,
 	"the asking side of the queue, which a run is": `supervise.Asker supervise.AskerOptions`,

@@ -24,11 +24,11 @@ import (
 	"github.com/carboy/carboy/internal/doctor"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/run"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/ship/operator"
-	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/tracing"
 	"github.com/carboy/carboy/internal/work"
 )
@@ -106,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		ahead.Drop()
 		return nil, err
 	}
-	stamp.Mark("state open")
+	phases.Mark("state open")
 	c := &Client{opened: o, host: h, review: review.New(h), operator: operator.New(h)}
 	c.runs = run.New(h, c.review, ahead)
 	c.bottles = bottles.New(h, c.review, c.runs)
@@ -121,7 +121,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		// With a full disk, people must still be able to look at their runs.
 		h.Log.Warn("recovery after an earlier crash is incomplete", "err", err)
 	}
-	stamp.Mark("recovered")
+	phases.Mark("recovered")
 	return c, nil
 }
 

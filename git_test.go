@@ -13,9 +13,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
@@ -406,14 +406,12 @@ func TestGitKeys(t *testing.T) {
 	}
 
 	// Frozen, it has none; resumed, another.
-	froze := make(chan error, 1)
+	pushed, froze := g.hook("post-receive", ""), make(chan error, 1)
 	s, said, err = g.startTelling(bottles.StartOptions{}, nil, "cd /tmp; git clone -q "+g.sshd.URL(g.app)+" x; git -C x push -q origin HEAD:refs/heads/freeze; while :; do sleep 1; done", func(over <-chan struct{}) {
-		for g.ref(g.app, "refs/heads/freeze") == "" {
-			select {
-			case <-over:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
+		select {
+		case <-pushed:
+		case <-over:
+			return
 		}
 		_, err := g.c.Freeze(ctx, "a")
 		froze <- err
@@ -492,16 +490,38 @@ func gitVictim() {
 	os.Exit(1)
 }
 
+// hook gives the upstream repository a hook that ends with script. The channel is closed
+// when the hook runs first.
+func (g *gitWorld) hook(name, script string) <-chan struct{} {
+	g.t.Helper()
+	fifo, file := filepath.Join(g.t.TempDir(), "fifo"), filepath.Join(g.app, "hooks", name)
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	f, err := os.OpenFile(fifo, os.O_RDWR, 0) // for writing too, so that neither side waits to open it
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { f.Close() })
+	gittest.Write(g.t, file, "#!/bin/sh\necho >"+fifo+"\n"+script+"\n")
+	if err := os.Chmod(file, 0o755); err != nil {
+		g.t.Fatal(err)
+	}
+	ran := make(chan struct{})
+	go func() { // ends with f at the latest
+		if _, err := f.Read(make([]byte, 1)); err == nil {
+			close(ran)
+		}
+	}()
+	return ran
+}
+
 // TestGitKilled kills carboy while a push that was read goes on to upstream: upstream has
 // all of it or nothing, and the next command revokes the key and leaves nothing behind.
 func TestGitKilled(t *testing.T) {
 	g := newGitWorld(t)
-	here := filepath.Join(t.TempDir(), "here")
 	// Upstream's own hook runs when all objects are there and before any reference moves.
-	gittest.Write(t, filepath.Join(g.app, "hooks/pre-receive"), "#!/bin/sh\necho >"+here+"\nsleep 1\n")
-	if err := os.Chmod(filepath.Join(g.app, "hooks/pre-receive"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	arrived := g.hook("pre-receive", "sleep 1")
 	before := gittest.Git(t, g.app, "for-each-ref")
 	world, err := json.Marshal(map[string]any{"Vars": g.vars, "Dir": g.ws, "Script": "cd /tmp; git clone -q " + g.sshd.URL(g.app) +
 		" x; cd x; echo 1 >1; git add 1; git commit -qm 1; git push --atomic origin HEAD:refs/heads/one HEAD:refs/heads/two; sleep 100"})
@@ -521,14 +541,10 @@ func TestGitKilled(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { _ = victim.Wait(); close(ended) }()
-	for arrived := false; !arrived; {
-		_, err := os.Stat(here)
-		arrived = err == nil
-		select {
-		case <-ended:
-			t.Fatalf("it ended: %s", said.String())
-		case <-time.After(10 * time.Millisecond):
-		}
+	select {
+	case <-arrived:
+	case <-ended:
+		t.Fatalf("it ended: %s", said.String())
 	}
 	if k := g.forge.Keys(); len(k) != 1 {
 		t.Errorf("while it runs: %+v", k)

@@ -57,7 +57,7 @@ func (w *world) mustPreflight(o bottles.StartOptions) *bottles.Preflight {
 // made is the file of that name in the home inside.
 func made(t *testing.T, p *bottles.Preflight, name string) string {
 	t.Helper()
-	for _, f := range p.Granted.Files {
+	for _, f := range p.Grant.Files {
 		if f.Path == name {
 			return string(f.Content)
 		}
@@ -272,10 +272,10 @@ func TestResumeCommand(t *testing.T) {
 func TestKeyVariables(t *testing.T) {
 	w := provided(t, map[string]string{"MINE": "sk-0123456789abcdef0123"}, "agent_provider: {template: opencode}\negress:\n  routes: [{host: api.openai.com, token_env: MINE, auth_scheme: bearer}, {host: api.groq.com}]", "model: sonnet")
 	p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
-	if !slices.Contains(p.Run.Env, "OPENAI_API_KEY="+plan.Placeholder) || strings.Contains(strings.Join(p.Run.Env, " "), "GROQ") || strings.Contains(fmt.Sprint(p.Run.Env, p.Granted.Files), "sk-0123") {
+	if !slices.Contains(p.Run.Env, "OPENAI_API_KEY="+plan.Placeholder) || strings.Contains(strings.Join(p.Run.Env, " "), "GROQ") || strings.Contains(fmt.Sprint(p.Run.Env, p.Grant.Files), "sk-0123") {
 		t.Errorf("%q", p.Run.Env)
 	}
-	if slices.Contains(p.Run.Command, "-m") || !strings.Contains(strings.Join(p.Notes, "\n"), "Claude Code's") {
+	if slices.Contains(p.Run.Command, "-m") || !strings.Contains(strings.Join(p.Notes, "\n"), "a name of Claude Code") {
 		t.Errorf("%q %q", p.Run.Command, p.Notes)
 	}
 }
@@ -295,10 +295,10 @@ func TestPiServer(t *testing.T) {
 	if at(t, big, "id") != "big" || at(t, big, "contextWindow") != 64000.0 || at(t, big, "maxTokens") != 4096.0 || at(t, big, "compat", "maxTokensField") != "max_tokens" || at(t, big, "compat", "supportsDeveloperRole") != false {
 		t.Errorf("%v", big)
 	}
-	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != "models.example.com" || r[0].Options().Credential != (policy.Credential{Scheme: credential.Bearer, Env: "MODELS_KEY"}) {
+	if r := p.Grant.Routes; len(r) != 1 || r[0].Host() != "models.example.com" || r[0].Options().Credential != (policy.Credential{Scheme: credential.Bearer, Env: "MODELS_KEY"}) {
 		t.Errorf("%v", r)
 	}
-	if !slices.Equal(p.Run.Command[1:5], []string{"--provider", "mine", "--model", "big"}) || strings.Contains(fmt.Sprint(p.Run, p.Granted.Files), "sk-0123") {
+	if !slices.Equal(p.Run.Command[1:5], []string{"--provider", "mine", "--model", "big"}) || strings.Contains(fmt.Sprint(p.Run, p.Grant.Files), "sk-0123") {
 		t.Errorf("%q", p.Run.Command)
 	}
 
@@ -309,14 +309,14 @@ func TestPiServer(t *testing.T) {
 	if at(t, mine, "baseUrl") != "http://"+policy.HostGateway+":11434/v1" || at(t, mine, "apiKey") != "ollama" {
 		t.Errorf("%v", mine)
 	}
-	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != policy.HostGateway || !r[0].Private() || !r[0].Options().Credential.IsZero() {
+	if r := p.Grant.Routes; len(r) != 1 || r[0].Host() != policy.HostGateway || !r[0].Private() || !r[0].Options().Credential.IsZero() {
 		t.Errorf("%v", r)
 	}
 
 	// A vendor that pi knows.
 	w = provided(t, env, bottle("provider: anthropic, models: [claude-x], api_key_env: MODELS_KEY, context_window: 1000"), "")
 	p = w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
-	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != "api.anthropic.com" || r[0].Options().Credential.Scheme != credential.APIKey {
+	if r := p.Grant.Routes; len(r) != 1 || r[0].Host() != "api.anthropic.com" || r[0].Options().Credential.Scheme != credential.APIKey {
 		t.Errorf("%v", r)
 	}
 	if v := at(t, parsed(t, "x.json", made(t, p, ".pi/agent/models.json")), "providers", "anthropic", "modelOverrides", "claude-x", "contextWindow"); v != 1000.0 {
@@ -402,15 +402,15 @@ func TestCodexForwards(t *testing.T) {
 			t.Errorf("%v %v", hits, err)
 		}
 	}
-	r := p.Granted.Routes[0]
-	if len(p.Granted.Routes) != 1 || r.Host() != agent.ChatgptHost || r.Options().Credential.Scheme != credential.Codex || r.Options().Credential.OAuth.TokenURL != agent.CodexTokens {
-		t.Errorf("%v", p.Granted.Routes)
+	r := p.Grant.Routes[0]
+	if len(p.Grant.Routes) != 1 || r.Host() != agent.ChatgptHost || r.Options().Credential.Scheme != credential.Codex || r.Options().Credential.OAuth.TokenURL != agent.CodexTokens {
+		t.Errorf("%v", p.Grant.Routes)
 	}
 
 	// An API key is put on for another host.
 	write(`{"auth_mode":"apikey","OPENAI_API_KEY":"sk-0123456789abcdef0123"}`, 0o600)
 	p = w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
-	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != agent.OpenaiHost || strings.Contains(made(t, p, ".codex/auth.json"), "sk-0123") {
+	if r := p.Grant.Routes; len(r) != 1 || r[0].Host() != agent.OpenaiHost || strings.Contains(made(t, p, ".codex/auth.json"), "sk-0123") {
 		t.Errorf("%v", r)
 	}
 
@@ -580,14 +580,14 @@ func TestSettingsOfARepository(t *testing.T) {
 		o := bottles.StartOptions{Cwd: true, Headless: true, Prompt: "go"}
 		all := func() string {
 			p := w.mustPreflight(o)
-			p.Granted.Sum = [32]byte{}
+			p.Grant.Sum = [32]byte{}
 			var files []string
-			for _, f := range p.Granted.Files {
+			for _, f := range p.Grant.Files {
 				if f.Path != ".codex/auth.json" { // has the time
 					files = append(files, f.Path+string(f.Content))
 				}
 			}
-			return fmt.Sprintf("%q %q %q %q %+v %q", p.Run.Command, p.Run.Env, p.Run.Mounts, files, p.Granted.Routes, p.Notes)
+			return fmt.Sprintf("%q %q %q %q %+v %q", p.Run.Command, p.Run.Env, p.Run.Mounts, files, p.Grant.Routes, p.Notes)
 		}
 		before := all()
 		for name, text := range map[string]string{
@@ -660,7 +660,7 @@ func TestHomeFilesOverAnImage(t *testing.T) {
 	}
 	files := []rootfs.File{{Path: ".codex/config.toml", Content: []byte("the bottle's\n")}, {Path: ".codex/auth.json", Content: []byte("placeholders\n")}, {Path: ".codex/skills/a/run.sh", Content: []byte("#!/bin/sh\necho ran\n"), Exec: true}}
 	_, out, err := w.sh("cd ~/.codex && cat config.toml other auth.json && skills/a/run.sh && echo more >> auth.json && tail -n 1 auth.json && touch skills/b", func(o *plan.Options) {
-		o.RootFS, o.Mounts, o.Granted = root, []string{"/usr:/usr:ro"}, &plan.Grant{Files: files}
+		o.RootFS, o.Mounts, o.Grant = root, []string{"/usr:/usr:ro"}, &plan.Grant{Files: files}
 	})
 	if want := "the bottle's\nother\nplaceholders\nran\nmore\n"; err != nil || out != want {
 		t.Errorf("%v %q, want %q", err, out, want)

@@ -43,9 +43,9 @@ func newApp(stdin *os.File, stdout, stderr io.Writer, env func(string) string) *
 	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: env}
 }
 
-const rootLong = `carboy runs a command in a sealed bottle: its own kernel in user space, one way
-out that ends in a gateway which refuses what was not allowed, and a workspace
-whose changes come to you for review. No root, no Docker, no set-up.`
+const rootLong = `carboy runs a command in a sealed bottle. The bottle has its own kernel in user
+space. All its traffic goes to a gateway, which refuses what you did not allow. Its
+changes to the workspace wait for your review. It needs no root, Docker or set-up.`
 
 const rootExample = `  carboy run -- make test                    nothing leaves, nothing is changed
   carboy run --allow proxy.golang.org -- go build ./...

@@ -23,9 +23,9 @@ type askFlags struct {
 func (f *askFlags) add(cmd *cobra.Command, yes bool) {
 	fl := cmd.Flags()
 	fl.DurationVar(&f.wait, "wait", 0, "wait for somebody at carboy supervise, at most this `TIME` (default 5m)")
-	fl.StringVar(&f.policy, "policy", "", "let the rules in `FILE` answer, where rules may")
+	fl.StringVar(&f.policy, "policy", "", "let rules in `FILE` answer where they may")
 	if yes {
-		fl.BoolVarP(&f.yes, "yes", "y", false, "approve it yourself, without being asked")
+		fl.BoolVarP(&f.yes, "yes", "y", false, "approve it without a question")
 	}
 	cmd.MarkFlagFilename("policy", "yaml", "yml")
 }
@@ -34,7 +34,7 @@ func (f *askFlags) add(cmd *cobra.Command, yes bool) {
 // answer, else at the queue.
 func (a *app) asking(f *askFlags) (carboy.AskOptions, error) {
 	if f.wait < 0 || f.wait > supervise.MaxTimeout {
-		return carboy.AskOptions{}, usagef("for example --wait 1h", "--wait %s: not from nothing to %s", f.wait, supervise.MaxTimeout)
+		return carboy.AskOptions{}, usagef("for example --wait 1h", "--wait %s: not between 0 and %s", f.wait, supervise.MaxTimeout)
 	}
 	o := carboy.AskOptions{Timeout: f.wait, Policy: f.policy, Waiting: func(e carboy.ProposalEntry) {
 		if !f.yes {
@@ -66,8 +66,8 @@ type acceptFlags struct {
 func (f *acceptFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.as, "as", "", "your `NAME` in the operator's allowed_signers")
-	fl.StringVar(&f.key, "key", "", "the `FILE` of your SSH key; a public one, when an agent has the other half")
-	fl.BoolVar(&f.unsigned, "unsigned", false, "do not sign: whoever commits it decides")
+	fl.StringVar(&f.key, "key", "", "the `FILE` of your SSH key; a public one if an agent holds the private one")
+	fl.BoolVar(&f.unsigned, "unsigned", false, "do not sign: the person who commits it decides")
 	f.askFlags.add(cmd, true)
 }
 
@@ -77,10 +77,10 @@ func (a *app) accepting(f *acceptFlags) (carboy.AcceptOptions, error) {
 }
 
 const signLong = `
-You are asked, here or at carboy supervise, and sign with your SSH key: the
-signature is beside the baseline, in .carboy/gate-baseline.json.sig, over its very
-bytes. When your allowed_signers names somebody for carboy-gate@carboy.dev, only what
-they signed counts. ssh-keygen checks it, too:
+You are asked, here or at carboy supervise, and sign with your SSH key. The signature
+of the file is beside it, in .carboy/gate-baseline.json.sig. If your allowed_signers
+names somebody for carboy-gate@carboy.dev, only a baseline that they signed counts.
+ssh-keygen checks it too:
 
   ssh-keygen -Y verify -f ~/.config/carboy/allowed_signers -I NAME \
     -n carboy-gate@carboy.dev -s .carboy/gate-baseline.json.sig <.carboy/gate-baseline.json`
@@ -98,9 +98,10 @@ func (a *app) wroteBaseline(file string, err error) error {
 	return nil
 }
 
-const baselineAcceptLong = `Adds what the phases of a verdict did to the baseline that stands: HEAD's, or what
-you accepted since. With --lost-tests, lets tests be gone that the verdict misses,
-because a change renames or removes them on purpose; --test names some of them.
+const baselineAcceptLong = `Add what the phases of a verdict did to the present baseline: HEAD's, or what you
+accepted since. With --lost-tests, accept that tests are gone which the verdict
+reports as lost, because the change renames or removes them on purpose; --test names
+some of them.
 ` + signLong
 
 func (a *app) baselineAcceptCmd() *cobra.Command {
@@ -116,7 +117,7 @@ func (a *app) baselineAcceptCmd() *cobra.Command {
 				return err
 			}
 			if len(tests) > 0 && !lost {
-				return usagef("carboy gate baseline accept --lost-tests --test ID", "accept: --test goes with --lost-tests")
+				return usagef("carboy gate baseline accept --lost-tests --test ID", "accept: --test needs --lost-tests")
 			}
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				if lost {
@@ -136,7 +137,7 @@ func (a *app) baselineSignCmd() *cobra.Command {
 	f := &acceptFlags{}
 	cmd := &cobra.Command{
 		Use: "sign", Short: "sign the work tree's baseline", Args: noArgs,
-		Long:    "Signs the work tree's baseline, such as the first one, which carboy gate init wrote.\nShows the new entries.\n" + signLong,
+		Long:    "Show the new entries of the work tree's baseline, and sign it: for example the first\none, which carboy gate init wrote.\n" + signLong,
 		Example: "  carboy gate baseline sign --as me@example.org --key ~/.ssh/id_ed25519",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := a.accepting(f)
@@ -156,8 +157,8 @@ func (a *app) baselineRecordCmd() *cobra.Command {
 	f := &acceptFlags{}
 	quiet := false
 	cmd := &cobra.Command{
-		Use: "record", Short: "run the gate on HEAD as it is and write what its phases did",
-		Long:    "Runs the catalog of HEAD on HEAD, which you approved, and adds what its phases did\nto the baseline.\n" + signLong,
+		Use: "record", Short: "run the gate on HEAD and add what its phases did to the baseline",
+		Long:    "Run the catalog of HEAD on HEAD, which you approved, and add what its phases did to\nthe baseline.\n" + signLong,
 		Example: "  carboy gate baseline record --unsigned && git diff .carboy", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := a.accepting(f)
@@ -178,11 +179,11 @@ func (a *app) baselineRecordCmd() *cobra.Command {
 	return cmd
 }
 
-const overrideLong = `Puts a person's word against a verdict. What was found stays as it was; who, when
-and why is in the verdict, in its attestation and in the audit log.
+const overrideLong = `Let a person set a verdict aside. Its findings stay. The verdict, its attestation and
+the audit log record who did it, when and why.
 
-It is a proposal like any other: you are asked here, or, without a terminal or with
---wait, whoever is at carboy supervise. The approval is for this verdict alone.`
+It is a proposal like any other: you are asked here. Without a terminal, or with --wait,
+it waits for carboy supervise. The approval holds for this verdict alone.`
 
 func (a *app) gateOverrideCmd() *cobra.Command {
 	f := &askFlags{}

@@ -11,16 +11,16 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 )
 
-const attachLong = `Show what the command of a run that goes on wrote last and writes. Where it has a
-terminal and this is one, your keys are its keys: two can work on one screen. The size
-is that of the terminal in which it was started.
+const attachLong = `Show the latest and further output of a running bottle's command. If the command has a
+terminal and this is one, it also gets your keys: two people can work on one screen.
+The screen keeps the size of the terminal in which the command was started.
 
-Enter ~ . leaves, and so does the end of the run. What you look at goes on either way.`
+Enter ~ . ends attach, and so does the end of the run. The command continues.`
 
 func (a *app) attachCmd() *cobra.Command {
 	var look bool
 	cmd := &cobra.Command{
-		Use: "attach [BOTTLE|RUN]", Short: "look at a bottle that runs, and type into it", Long: attachLong, GroupID: "main",
+		Use: "attach [BOTTLE|RUN]", Short: "watch a running bottle, and type into it", Long: attachLong, GroupID: "main",
 		Example: "  carboy attach reviewer\n  carboy attach reviewer --look",
 		Args:    atMostRun, ValidArgsFunction: a.completeBottles(carboy.BottleRunning),
 		RunE: func(cmd *cobra.Command, args []string) error {

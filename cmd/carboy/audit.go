@@ -22,10 +22,10 @@ func (a *app) auditCmd() *cobra.Command {
 	return cmd
 }
 
-const verifyLong = `Check the audit log offline: that every record is what was signed, in order and
-complete, and that it agrees with the checkpoints that runs keep. Without --key
-the public key beside the log is used, which proves only that one key signed all
-of it; keep the key elsewhere to prove that it was yours.`
+const verifyLong = `Check the audit log offline: every record must be as it was signed, in order and
+complete, and the log must agree with the checkpoints that runs keep. Without --key
+it uses the public key beside the log, which proves only that one key signed all of
+it. Keep the key elsewhere to prove that it was yours.`
 
 func (a *app) auditVerifyCmd() *cobra.Command {
 	var key string

@@ -33,7 +33,7 @@ func (a *app) choose(ctx context.Context, c *carboy.Client, f *startFlags, o *ca
 	}
 	agent := &prompt.One{Title: "Which agent?"}
 	for _, l := range there.Agents {
-		agent.Items = append(agent.Items, prompt.Item{Name: l.Name, Words: wordsOf(l)})
+		agent.Items = append(agent.Items, prompt.Item{Name: l.Name, Description: descriptionOf(l)})
 	}
 	bottles := &prompt.Ordered{Title: "In which bottles? Later ones win."}
 	label := &prompt.Text{Title: "A label for the bottle? Empty: the agent's name.", Check: checkLabel}
@@ -53,11 +53,11 @@ func (a *app) choose(ctx context.Context, c *carboy.Client, f *startFlags, o *ca
 				if err := there.Broken[name]; err != nil {
 					words = "can't be used: " + err.Error()
 				}
-				bottles.Items = append(bottles.Items, prompt.Item{Name: name, Words: words})
+				bottles.Items = append(bottles.Items, prompt.Item{Name: name, Description: words})
 			}
 			for _, name := range bottles.Chosen {
 				if !slices.Contains(there.Bottles, name) {
-					bottles.Items = append(bottles.Items, prompt.Item{Name: name, Words: "there is no such bottle"})
+					bottles.Items = append(bottles.Items, prompt.Item{Name: name, Description: "there is no such bottle"})
 				}
 			}
 			return bottles
@@ -109,8 +109,8 @@ func namesOf(there *carboy.Choices) string {
 	return "there are " + strings.Join(names, ", ") + more
 }
 
-// wordsOf returns the description of an agent. Its file may be a repository's.
-func wordsOf(l manifest.Listed) string {
+// descriptionOf returns the description of an agent. Its file may be a repository's.
+func descriptionOf(l manifest.Listed) string {
 	words := l.Description
 	if l.Err != nil {
 		words = "can't be used: " + l.Err.Error()

@@ -11,24 +11,23 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-const cpLong = `Copy a file or directory out of a bottle that goes on, or into it. BOTTLE is a run, or
-a bottle's name; a path of this machine with a colon in it begins with ./ or /.
+const cpLong = `Copy a file or directory out of a running bottle, or into it. BOTTLE is a run or a
+bottle's name. A path of this machine that contains a colon must begin with ./ or /.
 
-What comes out is taken for what a hostile program would send. It is put under a name
-that is new, in the directory that you name or under that name itself; nothing that is
-there is written over. Links that lead out of what is copied, devices, pipes and names
-that don't show are left out, and said; so are rights to be somebody else. All of it
-comes, or nothing. What goes in belongs to the bottle's user.
+A copy out of the bottle is treated as hostile. It gets a new name in the directory that
+you name, or the name that you give, and overwrites nothing. Links that lead out of the
+copy, devices, pipes, invisible names and set-user-id bits are left out and listed. The
+copy arrives whole or not at all. A copy into the bottle belongs to the bottle's user.
 
-The bottle must have a tar. It is recorded in the audit log and in the run's receipt, as
-what carboy exec does.`
+The bottle must have tar. The audit log and the run's receipt record the copy, as they
+record carboy exec.`
 
 func (a *app) cpCmd() *cobra.Command {
 	var most size
 	var quiet bool
 	cmd := &cobra.Command{
 		Use: "cp BOTTLE:PATH DEST | cp SRC BOTTLE:PATH", GroupID: "main",
-		Short: "copy files out of a bottle that goes on, or into it", Long: cpLong,
+		Short: "copy files out of a running bottle, or into it", Long: cpLong,
 		Example:               "  carboy cp reviewer:report.html .\n  carboy cp 01k9x3m7:/tmp/core ./core\n  carboy cp fixtures/ reviewer:/tmp/",
 		DisableFlagsInUseLine: true, ValidArgsFunction: a.completeRuns,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -22,11 +22,11 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const demoLong = `Show the main job, in a scratch directory that is removed afterwards: a sealed
-run edits a file, is refused one address, reaches an allowed one (a small server
-that the demo starts on this machine's loopback), and then what happened, what
-changed, and one file taken home. Nothing outside the scratch directory is read
-or written, and no other machine is contacted.`
+const demoLong = `Show the main steps in a scratch directory, which is removed afterwards. A sealed run
+edits a file, is refused one address, and reaches an allowed one: a small server that
+the demo starts on this machine's loopback. Then the demo shows what happened and what
+changed, and lands one file. It reads and writes nothing outside the scratch directory
+and contacts no other machine.`
 
 // demoScript runs in the bottle. It needs bash and nothing else, since
 // a fresh system may have neither curl nor wget.
@@ -74,7 +74,7 @@ func (d *demo) remove() {
 
 func (d *demo) run(ctx context.Context) error {
 	if _, err := os.Stat("/bin/bash"); err != nil {
-		return &advisedError{errors.New("demo: needs /bin/bash"), "install bash, or go on with carboy run -- COMMAND"}
+		return &advisedError{errors.New("demo: needs /bin/bash"), "install bash, or try carboy run -- COMMAND"}
 	}
 	if err := d.prepare(); err != nil {
 		return fmt.Errorf("demo: %w", err)

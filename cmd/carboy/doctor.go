@@ -14,9 +14,9 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-const doctorLong = `Look whether bottles work on this machine: what is needed of the kernel, the
-directories, the audit log, and then a real bottle that is made, judged and
-destroyed. It prints the default limits too.
+const doctorLong = `Check whether bottles work on this machine: the kernel, the directories, the audit log,
+and a real bottle that is made, checked and destroyed. It also prints the default
+limits.
 
 Some systems (Ubuntu since 24.04) reserve user namespaces for programs that
 AppArmor names. doctor --fix prints the profile that allows it for this binary,

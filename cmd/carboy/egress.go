@@ -22,14 +22,14 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-const egressLong = `What a bottle may reach, checked before a run needs it, and what it asked for.`
+const egressLong = `Check what a bottle may reach before a run needs it, and show what a run requested.`
 
-const egressCheckLong = `Read a route file as a run would, and say everything that is wrong with it, each
-with its line. Nothing is started, and no value of a credential is read: only
-whether the variable that a route names is set here.
+const egressCheckLong = `Read a route file as a run would, and report every error with its line. It starts
+nothing and reads no credential: it only checks that the variable which a route names
+is set here.
 
 --request says which route decides about a request, and why: METHOD URL, or URL
-for GET. The exit code is 1 when the file is not good or the request refused.`
+for GET. The exit code is 1 if the file has errors or the request is refused.`
 
 const egressCheckExample = `  carboy egress check routes.yaml
   carboy egress check routes.yaml --request https://api.example.com/v1/models
@@ -37,7 +37,7 @@ const egressCheckExample = `  carboy egress check routes.yaml
   carboy egress check --json routes.yaml`
 
 func (a *app) egressCmd() *cobra.Command {
-	cmd := &cobra.Command{Use: "egress", Short: "check route files, show what runs asked for", Long: egressLong, GroupID: "keep", Args: a.unknownCommand,
+	cmd := &cobra.Command{Use: "egress", Short: "check route files, and show the requests of runs", Long: egressLong, GroupID: "keep", Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(a.egressCheckCmd(), a.egressLogCmd())
 	return cmd
@@ -52,7 +52,7 @@ type egressCheck struct {
 func (a *app) egressCheckCmd() *cobra.Command {
 	f := &egressCheck{}
 	cmd := &cobra.Command{
-		Use: "check FILE", Short: "say what is wrong with a route file, and which route decides", Long: egressCheckLong, Example: egressCheckExample,
+		Use: "check FILE", Short: "find errors in a route file, and say which route decides", Long: egressCheckLong, Example: egressCheckExample,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("carboy egress check routes.yaml", "egress check: wanted one file, got %d", len(args))
@@ -103,7 +103,7 @@ type decision struct {
 
 func (a *app) egressCheck(path string, f *egressCheck) error {
 	if f.request == "" && len(f.headers) > 0 {
-		return usagef("add --request 'GET https://…'", "egress check: --header is about --request")
+		return usagef("add --request 'GET https://…'", "egress check: --header needs --request")
 	}
 	req, err := parseRequest(f.request, f.headers)
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const egressLogLong = `Show what a run asked of the network, a line each, also while it goes on: names,
-connections and requests that were refused, secrets that were found on their way
-out, injected instructions on their way in. With "log: 2" in the run's route file
-also what was allowed; with "log: 0" nothing is kept.
+const egressLogLong = `Show the network requests of a run, one a line, also while it runs: refused names,
+connections and requests, secrets found on their way out, and injected instructions on
+their way in. With "log: 2" in the run's route file, allowed ones are shown too; with
+"log: 0" nothing is kept.
 
 The columns are the time since the run's start in seconds, the verdict (or what was
-done about a finding), what it was about, and why. Secrets are taken out, in every
-form that is watched for. A file holds 32 MiB and says what it left out; the receipt
-counts all. With --json every line is an object, of the schema
+done about a finding), the subject, and the reason. Watched secrets are masked in every
+form that is known. The file holds 32 MiB and counts what it left out; the receipt
+counts all requests. With --json every line is an object, of the schema
 docs/schemas/egress-log.v1.json.`
 
 const egressLogExample = `  carboy egress log                             the newest run here
@@ -40,7 +40,7 @@ type egressLogFlags struct{ follow, denied, json bool }
 func (a *app) egressLogCmd() *cobra.Command {
 	f := &egressLogFlags{}
 	cmd := &cobra.Command{
-		Use: "log [RUN]", Short: "show what a run asked of the network", Long: egressLogLong, Example: egressLogExample,
+		Use: "log [RUN]", Short: "show the network requests of a run", Long: egressLogLong, Example: egressLogExample,
 		Args: atMostRun, ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.readRun(cmd, args, f.follow, func(ctx context.Context, c *carboy.Client, m store.Meta) error {
@@ -48,7 +48,7 @@ func (a *app) egressLogCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on until the run is over")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "continue until the run has ended")
 	cmd.Flags().BoolVar(&f.denied, "denied", false, "only what was refused or blocked")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object per line")
 	return cmd
@@ -129,7 +129,7 @@ func (a *app) egressLines(w io.Writer, r *egresslog.Reader, begun time.Time, f *
 	}
 }
 
-func (a *app) egressLine(w io.Writer, r *egresslog.Record, begun time.Time) error {
+func (a *app) egressLine(w io.Writer, r *egresslog.Entry, begun time.Time) error {
 	word, tone := first(r.Verdict, r.Action, string(r.Kind)), dimText
 	switch {
 	case word == "refused" || word == "blocked":
@@ -147,7 +147,7 @@ func (a *app) egressLine(w io.Writer, r *egresslog.Record, begun time.Time) erro
 	return err
 }
 
-func egressWhat(r *egresslog.Record) string {
+func egressWhat(r *egresslog.Entry) string {
 	to := eventTarget(carboy.Event{Name: r.Host, Port: r.Port})
 	switch r.Kind {
 	case egresslog.Name:
@@ -173,7 +173,7 @@ func egressWhat(r *egresslog.Record) string {
 	return ""
 }
 
-func egressWhy(r *egresslog.Record) string {
+func egressWhy(r *egresslog.Entry) string {
 	var parts []string
 	add := func(s string) {
 		if s != "" {

@@ -17,16 +17,16 @@ import (
 // visible, bounded text.
 func TestEgressLogIsOneLineEach(t *testing.T) {
 	nasty := "a\nb\r\x1b[2J\x1b]0;owned\x07\u202e\u0085\u2028\xff\x00" + strings.Repeat("x", 5000)
-	var put []egresslog.Record
-	for _, kind := range []egresslog.Kind{egresslog.Name, egresslog.Connection, egresslog.Request, egresslog.Found, egresslog.Limit, egresslog.Routes, egresslog.LeftOut, egresslog.Kind(nasty)} {
-		put = append(put, egresslog.Record{
+	var put []egresslog.Entry
+	for _, kind := range []egresslog.EntryKind{egresslog.Name, egresslog.Connection, egresslog.Request, egresslog.Found, egresslog.Limit, egresslog.Routes, egresslog.LeftOut, egresslog.EntryKind(nasty)} {
+		put = append(put, egresslog.Entry{
 			Time: time.Unix(5, 0), Kind: kind, Verdict: nasty, Host: nasty, Port: 443, Protocol: nasty, Method: nasty, Path: nasty, Status: 403, Rule: nasty,
 			Reason: nasty, Detail: nasty, Credential: nasty, What: nasty, Secret: nasty, Transform: nasty, Place: nasty, Action: nasty, Count: 3,
-		}, egresslog.Record{Time: time.Unix(5, 0), Kind: kind})
+		}, egresslog.Entry{Time: time.Unix(5, 0), Kind: kind})
 	}
 	path := filepath.Join(t.TempDir(), "egress")
 	l := egresslog.Start(egresslog.LevelAll, egresslog.Options{
-		Open: func() (*os.File, error) { return os.Create(path) }, Run: "r", Clean: func(*egresslog.Record) {},
+		Open: func() (*os.File, error) { return os.Create(path) }, Run: "r", Clean: func(*egresslog.Entry) {},
 	})
 	for _, r := range put {
 		l.Put(r)

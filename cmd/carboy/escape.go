@@ -21,18 +21,18 @@ import (
 )
 
 const escapeLong = `Try to break out of real bottles on this machine, in every way that the hostile
-corpus knows, and say what became of each. What an attacker would want is planted
-first: a secret beside the workspace, sockets, servers on the loopback, a name
-server. What was planted decides, where it can, and not the attacker's word; each
-attack has a control, the nearest thing that must work. An attack that could not
-be made is never called contained.
+corpus knows, and report the result of each attack. First it plants targets: a secret
+beside the workspace, sockets, servers on the loopback, a name server. Where possible
+the targets decide whether an attack succeeded, and not the attacker. Each attack has
+a control: a similar action that must work. An attack that could not be made is never
+reported as contained.
 
-Everything is done in a temporary directory with a state of its own, which is
-removed; no run appears in carboy list. No other machine is contacted, unless a
-seal is broken: addresses in the world are tried, and must be refused.
+Everything happens in a temporary directory with its own state, which is removed; no
+run appears in carboy list. The attacks also try public addresses, which must be
+refused: no other machine is contacted unless a seal breaks.
 
-It ends with 0 when everything was contained, 1 when something escaped or bottles
-do not work here, and 3 when nothing escaped but some attacks could not be tried.
+The exit code is 0 if everything was contained, 1 if something escaped or bottles do
+not work here, and 3 if nothing escaped but some attacks could not be tried.
 docs/escape-test.md has the families; docs/schemas/escape-test.v1.json is the
 schema of --json.`
 
@@ -45,7 +45,7 @@ func (a *app) escapeTestCmd() *cobra.Command {
 	var asJSON, list bool
 	var families []string
 	cmd := &cobra.Command{
-		Use: "escape-test", Short: "attack bottles on this machine, and see that they hold", Long: escapeLong, GroupID: "keep", Args: noArgs,
+		Use: "escape-test", Short: "attack bottles on this machine, and check that they hold", Long: escapeLong, GroupID: "keep", Args: noArgs,
 		Example: "  carboy escape-test\n  carboy escape-test --family sockets --family names\n  carboy escape-test --list\n  carboy escape-test --json | jq '.results[] | select(.outcome != \"contained\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			known := familyNames()

@@ -12,19 +12,18 @@ import (
 	"github.com/carboy/carboy"
 )
 
-const execLong = `Run another command in the bottle of a run that goes on: to look around in it, or
-to work beside its command. It is the same user inside, sees the same files and
-processes, and shares the run's limits and its network. It ends with the run.
+const execLong = `Run another command in a running bottle, to look around or to work beside its command.
+It has the same user, files and processes, and shares the run's limits and network. It
+ends with the run.
 
-It is recorded in the audit log, and in the run's receipt. The exit code is the
-command's own, as with carboy run; interrupt twice, and the command is killed
-while the bottle goes on.`
+The audit log and the run's receipt record it. The exit code is the command's own, as
+with carboy run. A second interrupt kills the command; the bottle continues.`
 
 func (a *app) execCmd() *cobra.Command {
 	var tty, interactive bool
 	environ := list{name: "NAME[=VALUE]", eg: "CI=1"}
 	cmd := &cobra.Command{
-		Use: "exec [flags] RUN -- COMMAND [ARG...]", Short: "run another command in a bottle that goes on", Long: execLong, GroupID: "main",
+		Use: "exec [flags] RUN -- COMMAND [ARG...]", Short: "run another command in a running bottle", Long: execLong, GroupID: "main",
 		Example:               "  carboy exec 01k9x3m7 -- ps -ef\n  carboy exec -it 01k9x3m7 -- bash",
 		DisableFlagsInUseLine: true, ValidArgsFunction: a.completeRuns,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -49,7 +48,7 @@ func (a *app) execCmd() *cobra.Command {
 	fl.SetInterspersed(false)
 	fl.SortFlags = false
 	fl.Var(&environ, "env", "set a variable, or pass the host's; repeatable")
-	fl.BoolVarP(&interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
+	fl.BoolVarP(&interactive, "interactive", "i", false, "give the command this standard input, even if it is a terminal")
 	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . kills it")
 	return cmd
 }
@@ -62,7 +61,7 @@ func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, intera
 	// supervisor, which reads the terminal.
 	if (o.Terminal || interactive) && isTerminal(a.stdin) {
 		if fg, err := foreground(a.stdin); err == nil && !fg {
-			return usagef("start it in the foreground, or leave out -i and -t", "exec: -i and -t need the terminal, and this is in the background of it")
+			return usagef("start it in the foreground, or leave out -i and -t", "exec: -i and -t need the terminal, but this process is in its background")
 		}
 	}
 	files, drop, err := standardStreams(a)

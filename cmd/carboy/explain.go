@@ -17,14 +17,13 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const explainLong = `Put an agent's bottles together as a start would, and print what holds: each value
-with the file and line that it came from. Nothing is started, and neither secrets
-nor variables are read.
+const explainLong = `Combine an agent's bottles as carboy start does, and print the result: each value with
+the file and line that it came from. It starts nothing, and reads neither secrets nor
+variables.
 
-Bottles are the user's own: bottles/NAME.md in ~/.config/carboy, then in
-~/.bot-bottle. Agents are agents/NAME.md there, and before that in .carboy and
-.bot-bottle of the current directory. --bottle takes the place of the agent's own;
-of several the later ones win.`
+Bottles are your own: bottles/NAME.md in ~/.config/carboy, then in ~/.bot-bottle.
+Agents are agents/NAME.md in .carboy and .bot-bottle of the current directory, then in
+those two. --bottle replaces the agent's own bottle; of several, later ones win.`
 
 const explainExample = `  carboy explain reviewer
   carboy explain reviewer --bottle dev --bottle offline
@@ -38,7 +37,7 @@ type explainFlags struct {
 func (a *app) explainCmd() *cobra.Command {
 	f := &explainFlags{bottles: list{name: "NAME", eg: "dev"}}
 	cmd := &cobra.Command{
-		Use: "explain AGENT", Short: "show what an agent's bottle may do, and who said so", Long: explainLong, Example: explainExample, GroupID: "keep",
+		Use: "explain AGENT", Short: "show what an agent's bottle may do, and which file says so", Long: explainLong, Example: explainExample, GroupID: "keep",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("carboy explain AGENT", "explain: wanted one agent, got %d", len(args))

@@ -19,17 +19,17 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-const gateLong = `A gate proves a change before anyone trusts it. It takes a commit, the work tree
-or what a run changed, runs what the catalog asks for on it, each phase in a
-fresh sealed bottle, and gives a verdict: every signal must pass.
+const gateLong = `A gate judges a change before anyone trusts it. The change is a commit, the work tree
+or the changes of a run. The gate runs each phase of its catalog in a fresh sealed
+bottle and gives a verdict: every signal must pass.
 
-What judges is the base's: .carboy/gate.yaml and .carboy/gate-baseline.json as
-they stand there, never as the change has them. --catalog takes a file of your
-own instead, which must lie outside of the repository.`
+The base's .carboy/gate.yaml and .carboy/gate-baseline.json decide, never those of the
+change. --catalog takes a file of your own instead, which must lie outside of the
+repository.`
 
 func (a *app) gateCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "gate", GroupID: "main", Short: "prove a change in sealed bottles, before anyone trusts it", Long: gateLong,
+		Use: "gate", GroupID: "main", Short: "judge a change in sealed bottles, before anyone trusts it", Long: gateLong,
 		Example: `  carboy gate init                  a catalog for this repository
   carboy gate run                   judge HEAD
   carboy gate run --change RUN      judge what an agent's run changed
@@ -92,14 +92,14 @@ func (a *app) gateInitCmd() *cobra.Command {
 	var asJSON, quiet bool
 	cmd := &cobra.Command{
 		Use: "init", Short: "write a catalog and the first baseline for this repository",
-		Long: `Looks for what is built and tested here (Go, Node, Python, Rust, Make), tries it
-in bottles on the directory as it is, and writes what passes to
-.carboy/gate.yaml, and what its phases did to .carboy/gate-baseline.json. What
-pins dependencies is installed first, with a route to its registry; what it can't
-make use of is said, with what to do. Read
-both, then commit them: that commit accepts them. Where your allowed_signers has
-somebody for carboy-gate@carboy.dev, sign the baseline before: carboy gate baseline
-sign.`,
+		Long: `Find builds and tests here (Go, Node, Python, Rust, Make) and try them in bottles on the
+directory as it is. Those that pass are written to .carboy/gate.yaml, and what they did
+to .carboy/gate-baseline.json. Pinned dependencies are installed first, with a route to
+their registry. If something can't be used, carboy says what to do.
+
+Read both files, then commit them: the commit accepts them. If your allowed_signers
+names somebody for carboy-gate@carboy.dev, sign the baseline before you commit: carboy
+gate baseline sign.`,
 		Example: "  carboy gate init\n  git add .carboy && git commit -m 'judge changes by a gate'",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -163,11 +163,11 @@ func (a *app) gateRunCmd() *cobra.Command {
 	var asJSON, quiet, why bool
 	cmd := &cobra.Command{
 		Use: "run", Short: "judge a change",
-		Long: `Runs every signal of the catalog on the change and says what it found. The tests
-run on the base too, so that lost, skipped and emptied ones are named.
+		Long: `Run every signal of the catalog on the change and report what they found. The tests run
+on the base too, so that lost, skipped and emptied tests are named.
 
-When nothing has changed that a verdict of before depended on, that verdict is
-given again; --why says which input was another, --again runs all the same.`,
+If nothing that an earlier verdict depended on has changed, that verdict is given
+again. --why names the input that changed; --again runs everything in any case.`,
 		Example: `  carboy gate run
   carboy gate run --base main --change feature
   carboy gate run --change . --why
@@ -184,7 +184,7 @@ given again; --why says which input was another, --again runs all the same.`,
 					a.say(plainText, "everything was run: %s", safetext.String(j.Miss, 400))
 				}
 				if why && j.Cached {
-					a.say(plainText, "nothing was run: all that the verdict depended on is as it was")
+					a.say(plainText, "nothing was run: nothing that the verdict depended on has changed")
 				}
 				a.code = gateCode(j.Verdict)
 				if asJSON {
@@ -203,8 +203,8 @@ given again; --why says which input was another, --again runs all the same.`,
 	f.StringVar(&o.Base, "base", "", "the approved `REV` (default: where the change left main; HEAD for a run or the work tree)")
 	f.StringVar(&o.Change, "change", "", "what is judged: a `REV`, a run, or . for the work tree (default HEAD)")
 	f.StringVar(&o.Catalog, "catalog", "", "a `FILE` of your own instead of the base's "+gate.CatalogPath)
-	f.BoolVar(&o.Again, "again", false, "run everything, also when a verdict of before holds")
-	f.BoolVar(&why, "why", false, "say which input made everything run")
+	f.BoolVar(&o.Again, "again", false, "run everything, even if an earlier verdict holds")
+	f.BoolVar(&why, "why", false, "name the changed input that made everything run")
 	f.BoolVar(&asJSON, "json", false, "print the verdict as JSON")
 	f.BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
 	cmd.MarkFlagDirname("dir")
@@ -235,11 +235,12 @@ func (a *app) gateExplainCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "explain [VERDICT]", Short: "show a verdict with all that it found",
-		Long: `Shows a verdict, the last that a gate gave unless another is named, in the form that
-people or forges read. One that was given again is as it was judged first, with the
-trees of then. All that lies beside it (evidence, inputs, the baseline that it
-proposes) is compared with it before: what was changed, exchanged, removed or
-added is named, and the verdict is not shown (13).`,
+		Long: `Show a verdict, by default the last one, in a form for people or for forges. A verdict
+that was given again is shown as it was first given, with the trees of that time.
+
+First the files beside it (evidence, inputs, the proposed baseline) are compared with
+the verdict. If one was changed, exchanged, removed or added, it is named and the
+verdict is not shown (exit code 13).`,
 		Example: "  carboy gate explain\n  carboy gate explain --format html 01m8 >verdict.html\n  carboy gate explain --format sarif >gate.sarif",
 		Args:    oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -312,15 +313,14 @@ func (a *app) gateAttestCmd() *cobra.Command {
 	var bundle string
 	cmd := &cobra.Command{
 		Use: "attest [VERDICT]", Short: "print a verdict as signed attestations",
-		Long: `Prints two DSSE envelopes, one on each line, signed with your key: in-toto
-statements about the tree that was judged, one with the verdict, one with SLSA
-provenance of how it was judged. The key that verifies is said on stderr. A verdict
-that was given again attests the commit and tree that it was judged on: carboy gate
-run --again judges those of now.
+		Long: `Print two DSSE envelopes, one a line, signed with your key. They are in-toto statements
+about the judged tree: one holds the verdict, the other SLSA provenance of how it was
+judged. The verifying key is printed on stderr. A verdict that was given again attests
+the commit and tree that it judged; carboy gate run --again judges the present ones.
 
-With --bundle, they are written to a new directory together with the verdict and
-all that it names. Whoever gets that and has your key from elsewhere checks it by
-carboy gate verify, without anything else of yours.`,
+With --bundle they are written to a new directory, with the verdict and all that it
+names. Somebody who has your key from elsewhere can check the directory by carboy gate
+verify, and needs nothing else of yours.`,
 		Example: "  carboy gate attest >gate.intoto.jsonl\n  carboy gate attest --bundle verdict", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
@@ -352,7 +352,7 @@ carboy gate verify, without anything else of yours.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&bundle, "bundle", "", "write them with all that the verdict names to a new `DIR`")
+	cmd.Flags().StringVar(&bundle, "bundle", "", "write them, with all that the verdict names, to a new `DIR`")
 	cmd.MarkFlagDirname("bundle")
 	return cmd
 }
@@ -361,25 +361,25 @@ func (a *app) gateVerifyCmd() *cobra.Command {
 	var o carboy.BundleOptions
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "verify DIR", Short: "check a verdict that somebody handed over, with its evidence",
-		Long: `Checks a directory that carboy gate attest --bundle wrote: that the key signed the
-verdict in it, that it is of the change that you name, and that evidence, inputs
-and the proposed baseline are what that verdict says. Nothing else is needed: no
-repository, no network, no state of carboy's. What was changed, exchanged, removed
-or added, and a verdict on something else than you named, is said (13).
+		Use: "verify DIR", Short: "check a verdict from somebody else, with its evidence",
+		Long: `Check a directory that carboy gate attest --bundle wrote: the key must have signed its
+verdict, the verdict must be of the change that you name, and evidence, inputs and the
+proposed baseline must match it. Nothing else is needed: no repository, no network, no
+state of carboy's. If a file was changed, exchanged, removed or added, or the verdict is
+of something else, the exit code is 13 and carboy says why.
 
-The key must be one that you have from whoever judged, and not from the directory.
-Name the change by its --commit, by its --tree, or by both, from where you deploy
-it: every verdict that this key ever signed is as intact. A run's change has a tree
-alone. --base and --catalog say what it must have been compared with and judged by,
-and --no-override takes no verdict that a person set aside.
+Get the key from the person who judged, not from the directory. Name the change that
+you deploy by --commit, --tree or both: otherwise any other verdict signed with this
+key would do. A run's change has only a tree. --base and --catalog say what the change
+must have been compared with and judged by. --no-override refuses a verdict that a
+person set aside.
 
-A verdict that is given again for another commit is of the one that was judged:
-carboy gate run --again judges this one.
+A verdict that was given again for another commit names the commit that was judged:
+carboy gate run --again judges the present one.
 
-What is intact ends with the code of its verdict, as carboy gate run does: 0 when
-every signal passed or a person has overridden it, 11 when a person must decide,
-12 when it did not pass.`,
+If everything is intact, the exit code is that of the verdict, as with carboy gate run:
+0 if every signal passed or a person has overridden it, 11 if a person must decide, 12
+if it did not pass.`,
 		Example: `  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= --commit "$(git rev-parse HEAD)" verdict && deploy`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			usage := func(format string, x ...any) error {
@@ -395,7 +395,7 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 			case len(args) != 1 || o.Key == "":
 				return usage("name one directory, and the key that must have signed")
 			case o.Commit == "" && o.Tree == "":
-				return usage("say which change the verdict must be of, by --commit, --tree, or both: one on another change is as intact")
+				return usage("name the change by --commit, --tree, or both: otherwise a verdict on any other change would do")
 			}
 			return nil
 		},
@@ -415,7 +415,7 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 				fmt.Fprintln(a.stdout, safetext.String(f, 500))
 			}
 			if !r.Intact {
-				return errors.New("this is not a verdict on what you named, with its evidence, that the key signed")
+				return errors.New("there is no intact verdict on what you named that the key signed")
 			}
 			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", safetext.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), o.Key)
 			r.Verdict.Text(a.shown(), false)
@@ -427,7 +427,7 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 	cmd.Flags().StringVar(&o.Tree, "tree", "", "the `SHA256` of the tree that must have been judged, as verdicts have it")
 	cmd.Flags().StringVar(&o.Base, "base", "", "the `HASH` of the commit that it must have been compared with")
 	cmd.Flags().StringVar(&o.Catalog, "catalog", "", "the `SHA256` of the catalog that must have judged")
-	cmd.Flags().BoolVar(&o.NoOverride, "no-override", false, "take no verdict that a person set aside")
+	cmd.Flags().BoolVar(&o.NoOverride, "no-override", false, "refuse a verdict that a person set aside")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
 	return cmd
 }
@@ -435,12 +435,12 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 func (a *app) gateRemoveCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm VERDICT...", Short: "remove verdicts with their evidence",
-		Long: `Removes verdicts with all that lies beside them, which makes room: traces and what
-phases printed are most of it. Who did, when, and each verdict's digest stay in the
-audit log, so that carboy audit verify does not miss them. They are not given again.
+		Long: `Remove verdicts with the files beside them, mostly traces and output of phases. The
+audit log keeps who removed them, when, and each verdict's digest, so that carboy audit
+verify does not miss them. A removed verdict is not given again.
 
-A verdict that work refers to stays, and so does one that is not what was recorded.
-The others that are named go all the same; the exit code is of the first that stayed.`,
+A verdict that work refers to stays, and so does one that differs from its record. The
+others are removed all the same; the exit code is that of the first that stayed.`,
 		Example: "  carboy gate rm 01m8467kg5\n  carboy gate list --limit 1000 --json | jq -r '.[50:][].id' | xargs -r carboy gate rm",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || slices.Contains(args, "") {
@@ -504,9 +504,9 @@ func (a *app) gateKindsCmd() *cobra.Command {
 func (a *app) gateBaselineCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "baseline", Short: "show, accept and sign what phases may do", Args: a.unknownCommand,
-		Long: `The baseline says what the phases of a gate executed, reached, read and wrote when
-they were approved. Anything new fails the trace signal until a person accepts and
-signs it. The file counts once it is committed to the base.`,
+		Long: `The baseline lists what the approved phases of a gate executed, reached, read and
+wrote. Anything new fails the trace signal until a person accepts and signs it. The
+file takes effect once it is committed to the base.`,
 		Example: "  carboy gate baseline diff\n  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  git add .carboy && git commit",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -553,7 +553,7 @@ func (a *app) baselineShowCmd() *cobra.Command {
 func (a *app) baselineDiffCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "diff [VERDICT]", Short: "show what a verdict's phases did that the baseline does not allow", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
+		Use: "diff [VERDICT]", Short: "show what a verdict's phases did beyond the baseline", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				d, err := c.BaselineDrift(ctx, ".", onlyArg(args))

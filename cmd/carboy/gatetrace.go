@@ -18,26 +18,23 @@ import (
 	"github.com/carboy/carboy/internal/scenario"
 )
 
-const gateTraceLong = `Try a command or an image in the ways that a file of scenarios says, each in a
-fresh sandbox of its own, and report what became of each and what all of them
-touched: binaries executed, shared libraries loaded, certificates and files read,
-shells started, network endpoints touched, rights asked for. All of it is what the
-sandbox's kernel and gateway saw; nothing that the command prints is read.
+const gateTraceLong = `Run a command or an image in each scenario of a file, each in a fresh sandbox, and
+report how each scenario ended and what all of them touched: binaries executed, shared
+libraries loaded, certificates and files read, shells started, network endpoints
+touched, rights requested. The sandbox's kernel and gateway saw all of it; output of
+the command counts for nothing.
 
-A scenario ends as completed, failed, timed out or skipped, and stops none of the
-others. They run side by side as far as their limits fit together. The coverage
-word says how far the report can be relied upon: unavailable, low (only a start),
-medium (one to four scenarios completed), high (five or more); facts that were lost
-lower it.
+A scenario ends as completed, failed, timed out or skipped, and stops no other one.
+Scenarios run side by side as far as their limits allow. The coverage says how far you
+can rely on the report: unavailable, low (only a start), medium (one to four scenarios
+completed), high (five or more); lost facts lower it.
 
-The scenarios judge, so they must be yours: --scenarios names a file outside of the
-directory that is traced, --base reads it from a commit that you approve, and never
-from the work tree. Without either, what stands after -- is tried, or the command
-that the image itself has.
+The scenarios judge, so they must be yours. --scenarios names a file outside of the
+traced directory; --base reads it from a commit that you approve, never from the work
+tree. Without either, the command after -- runs, or the image's own.
 
-It ends with 0 when no scenario failed, with 12 when one did, when there is no
-trace, or when what was traced is not the image that --digest names or that was
-built. docs/gate-trace.md has the file and the report.`
+The exit code is 0 if no scenario failed. It is 12 if one failed, if there is no trace,
+or if the traced image is not the one that --digest names or that was built. docs/gate-trace.md has the file and the report.`
 
 const gateTraceExample = `  carboy gate trace -- ./server --check
   carboy gate trace --scenarios ~/scenarios.yaml
@@ -70,7 +67,7 @@ func (a *app) gateTraceCmd() *cobra.Command {
 		pids:    whole{top: 1 << 22, eg: "2048"}, eachPids: whole{top: 1 << 22, eg: "512"}, parallel: whole{top: 256, eg: "2"},
 	}
 	cmd := &cobra.Command{
-		Use: "trace [flags] [-- COMMAND [ARG...]]", Short: "report what a command or an image touches, by scenarios", Long: gateTraceLong, Example: gateTraceExample,
+		Use: "trace [flags] [-- COMMAND [ARG...]]", Short: "report what a command or an image touches in scenarios", Long: gateTraceLong, Example: gateTraceExample,
 		DisableFlagsInUseLine: true, Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.gateTrace(cmd, f, args) },
 	}
@@ -80,7 +77,7 @@ func (a *app) gateTraceCmd() *cobra.Command {
 	fl.StringVar(&f.scenarios, "scenarios", "", "the `FILE` of scenarios, of your own")
 	fl.StringVar(&f.base, "base", "", "read the scenarios from this `REV`, which you approve")
 	fl.StringVar(&f.path, "scenarios-path", "", "where the file is in that commit, a `PATH` (default "+scenario.FileName+")")
-	fl.StringVar(&f.dir, "dir", "", "the `DIR` that scenarios see, each a view of its own (default: the current directory; none with an image)")
+	fl.StringVar(&f.dir, "dir", "", "the `DIR` that scenarios see, each in its own view (default: the current directory; none with an image)")
 	fl.BoolVar(&f.none, "no-dir", false, "show no directory")
 	fl.StringVar(&f.image, "image", "", "an image as the root file system: oci:DIR, tar:FILE, a path to either, a directory, or a registry's `REF`")
 	fl.StringVar(&f.dockerfile, "dockerfile", "", "build the image from this `FILE`, with an engine of this machine")
@@ -116,7 +113,7 @@ func (f *gateTraceFlags) traceOptions(args []string) (carboy.TraceOptions, error
 	case f.scenarios != "" && f.base != "":
 		return o, usagef("leave one of them out", "gate trace: --scenarios and --base cannot be combined")
 	case f.path != "" && f.base == "":
-		return o, usagef("add --base REV", "gate trace: --scenarios-path is of a commit")
+		return o, usagef("add --base REV", "gate trace: --scenarios-path needs --base")
 	case len(args) > 0 && (f.scenarios != "" || f.base != ""):
 		return o, usagef("write the command into the file, or leave the file out", "gate trace: scenarios and a command cannot be combined")
 	case len(args) == 0 && f.scenarios == "" && f.base == "" && f.image == "" && f.dockerfile == "":
@@ -203,7 +200,7 @@ inspect describes one, and gc removes what dead ones left.`
 
 func (a *app) sandboxCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sandbox", Short: "check and inspect sandboxes, and remove what dead ones left", Long: sandboxLong, GroupID: "keep", Args: a.unknownCommand,
+		Use: "sandbox", Short: "check and inspect sandboxes, and clean up after dead ones", Long: sandboxLong, GroupID: "keep", Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.sandboxHealthCmd(), a.sandboxInspectCmd(), a.sandboxGCCmd())
@@ -213,10 +210,10 @@ func (a *app) sandboxCmd() *cobra.Command {
 func (a *app) sandboxHealthCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "health", Short: "whether this machine can run sandboxes, and what is missing", Args: noArgs,
-		Long: `Make a real sandbox, judge it, destroy it, and say whether that worked, what class
-of isolation it has, what was checked and what is missing. It ends with 1 when
-something is missing. carboy doctor --fix helps with that.`,
+		Use: "health", Short: "check whether this machine can run sandboxes, and what is missing", Args: noArgs,
+		Long: `Make, check and destroy a real sandbox. Report whether that worked, its class of
+isolation, what was checked and what is missing. The exit code is 1 if something is
+missing; carboy doctor --fix says what to do.`,
 		Example: "  carboy sandbox health\n  carboy sandbox health --json | jq .isolation",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
@@ -258,10 +255,10 @@ func (a *app) showHealth(h carboy.SandboxHealth) error {
 func (a *app) sandboxInspectCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "inspect RUN|IMAGE", Short: "what the sandbox of a run was, or that of an image would be",
-		Long: `Say what held a run (its isolation, limits, root file system, mounts, processes of
-the host, read before its first instruction), or what an image that was pulled would
-be run as.`,
+		Use: "inspect RUN|IMAGE", Short: "describe the sandbox of a run, or of an image",
+		Long: `Describe the sandbox of a run: isolation, limits, root file system, mounts and host
+processes, as read before its first instruction. For a pulled image, say as what it
+would run.`,
 		Example:           "  carboy sandbox inspect 01k9x3\n  carboy sandbox inspect sha256:4b0f…\n  carboy sandbox inspect --json 01k9x3 | jq .posture",
 		ValidArgsFunction: a.completeRuns,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -318,11 +315,11 @@ func (a *app) sandboxGCCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "gc", Short: "remove what dead sandboxes left", Args: noArgs,
-		Long: `Removes what dead sandboxes left: scratch files, control sockets, and bottles that
-waited or pushed; and what killed gates left: the trees that they judged, their
-phases, and evidence without a verdict. Also removes gates' build caches that are
-old, over the limit, or differ from their record. Keeps verdicts, records of other
-runs, and changes that nobody has landed: carboy gc removes runs.`,
+		Long: `Remove what dead sandboxes left: scratch files, control sockets, and bottles that waited
+or pushed. Remove what killed gates left: the trees that they judged, their phases, and
+evidence without a verdict. Also remove build caches of gates that are old, over the
+limit, or differ from their record. Verdicts, records of other runs, and changes that
+nobody has landed stay: carboy gc removes runs.`,
 		Example: "  carboy sandbox gc\n  carboy sandbox gc --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const gcLong = `Remove the records of old runs: changes, logs, receipts. Without rules, those that
-ended more than 30 days ago. Runs that go on, and runs with changes that were
-not landed, stay; --unlanded gives such changes up.`
+const gcLong = `Remove the records of old runs: changes, logs, receipts. Without other rules, these are
+runs that ended more than 30 days ago. Running ones stay, and so do those with changes
+that were not landed; --unlanded gives such changes up.`
 
 const gcExample = `  carboy gc --dry-run
   carboy gc --keep 20 --yes
@@ -40,12 +40,12 @@ func (a *app) gcCmd() *cobra.Command {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error { return a.gc(ctx, c, f) })
 		},
 	}
-	cmd.Flags().Var(&f.keep, "keep", "keep the newest so many")
-	cmd.Flags().Var(&f.olderThan, "older-than", "remove what ended longer ago, such as 30d or 12h")
-	cmd.Flags().Var(&f.maxBytes, "max-size", "remove the oldest until all together take no more, such as 10GiB")
-	cmd.Flags().BoolVar(&f.all, "all", false, "remove all runs that are over")
-	cmd.Flags().BoolVar(&f.unlanded, "unlanded", false, "also those whose changes were not landed: the changes are lost")
-	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "only say what would go")
+	cmd.Flags().Var(&f.keep, "keep", "keep the `N` newest")
+	cmd.Flags().Var(&f.olderThan, "older-than", "remove runs that ended longer ago, such as 30d or 12h")
+	cmd.Flags().Var(&f.maxBytes, "max-size", "remove the oldest until the rest takes no more, such as 10GiB")
+	cmd.Flags().BoolVar(&f.all, "all", false, "remove all runs that have ended")
+	cmd.Flags().BoolVar(&f.unlanded, "unlanded", false, "also those with changes that were not landed: the changes are lost")
+	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "only say what would be removed")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "don't ask")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print what was removed as JSON")
 	return cmd

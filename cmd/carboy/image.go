@@ -18,10 +18,10 @@ import (
 
 const imageLong = `Images are root file systems for bottles: carboy run --image REF. REF is oci:DIR
 (an OCI layout), tar:FILE (of docker save, or an OCI archive), a path to either, or a
-reference to a registry. A name in a layout or an archive stands at its end, after a
-colon.
+reference to a registry. To name an image in a layout or archive, add a colon and the
+name.
 
-An image is fetched once and kept by its digest. Registries' passwords are read where
+An image is fetched once and kept by its digest. Passwords of registries are read where
 docker login and podman login write them, except those that a helper program keeps.`
 
 const imageExample = `  carboy image pull ghcr.io/team/toolbox:1
@@ -42,7 +42,7 @@ func (a *app) imagePullCmd() *cobra.Command {
 	var pin string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "pull REF", Short: "fetch and unpack an image", Long: "Fetch and unpack an image, and print its digest. What is there already is not fetched again.\n\n" + imageLong,
+		Use: "pull REF", Short: "fetch and unpack an image", Long: "Fetch and unpack an image, and print its digest. An image that is there already is not fetched again.\n\n" + imageLong,
 		Example: "  carboy image pull alpine:3\n  carboy image pull --digest sha256:4b0f… ghcr.io/team/toolbox:1",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -142,7 +142,7 @@ func (a *app) imageListCmd() *cobra.Command {
 
 func (a *app) imageRemoveCmd() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm DIGEST...", Short: "remove images", Long: "Remove images by their digests, with the layers that no other image has. An image that a run uses stays.",
+		Use: "rm DIGEST...", Short: "remove images", Long: "Remove images by their digests, with the layers that no other image needs. An image that a run uses stays.",
 		Example: "  carboy image rm sha256:4b0f…",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -17,15 +17,15 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const initLong = `Write a bottle and an agent to begin with, commented, into your configuration
-directory. Files that are there are never overwritten.
+const initLong = `Write a first bottle and agent, with comments, into your configuration directory. It
+never overwrites a file.
 
-In a terminal it asks for what flags do not say; without one, defaults are taken.`
+In a terminal it asks for what no flag says; elsewhere it takes the defaults.`
 
 func (a *app) initCmd() *cobra.Command {
 	x := manifest.Example{}
 	cmd := &cobra.Command{
-		Use: "init", Short: "write a bottle and an agent to begin with", Long: initLong, GroupID: "keep", Args: noArgs,
+		Use: "init", Short: "write a first bottle and agent", Long: initLong, GroupID: "keep", Args: noArgs,
 		Example: "  carboy init\n  carboy init --provider claude --bottle dev --agent coder\n  carboy init --provider command --program aider",
 		RunE:    func(*cobra.Command, []string) error { return a.initialize(x) },
 	}

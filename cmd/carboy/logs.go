@@ -14,9 +14,9 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const logsLong = `Print what a run wrote to its standard output and error, as far as it was kept.
-Control characters are shown, not obeyed; --raw prints the bytes as they were,
-and then your terminal does what the bottle says.`
+const logsLong = `Print the standard output and error of a run, as far as they were kept. Control
+characters are escaped. --raw prints the bytes as they were: then the bottle controls
+your terminal.`
 
 // logNames lists the logs that a run may have. With a terminal, standard output and error
 // are one log. Commands of carboy exec have their own logs.
@@ -27,7 +27,7 @@ func (a *app) logsCmd() *cobra.Command {
 	only := append(append([]string{}, logNames...), "git")
 	which := choice{name: "LOG", of: only}
 	cmd := &cobra.Command{
-		Use: "logs [RUN]", Short: "print what a run wrote", Long: logsLong, GroupID: "look",
+		Use: "logs [RUN]", Short: "print the output of a run", Long: logsLong, GroupID: "look",
 		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7\n  carboy logs --only git reviewer",
 		Args:    atMostRun, ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {

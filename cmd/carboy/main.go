@@ -15,14 +15,14 @@ import (
 	"syscall"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/reclaim"
-	"github.com/carboy/carboy/internal/stamp"
 )
 
 func main() {
 	carboy.Main()
 	collectLater()
-	readyMain()
+	preparedMain()
 	escapeMain()
 	os.Exit(mainCode())
 }
@@ -44,10 +44,10 @@ func mainCode() int {
 	// Go's HTTP client writes what servers do wrong to the common logger: a server
 	// would fill the terminal. What it means for a request is in the records.
 	log.SetOutput(io.Discard)
-	stamp.Begin()
+	phases.Begin()
 	a := newApp(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
 	code := a.run(context.Background(), os.Args[1:])
-	if err := stamp.End(); err != nil {
+	if err := phases.End(); err != nil {
 		a.say(plainText, "%s", errorLine(err))
 	}
 	return code

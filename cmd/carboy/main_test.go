@@ -26,7 +26,7 @@ import (
 // The test binary is the carboy of the scripts, inner processes included.
 func TestMain(m *testing.M) {
 	carboy.Main()
-	readyMain()
+	preparedMain()
 	attacker.Main()
 	strangerMain()
 	testscript.Main(m, map[string]func(){"carboy": func() { os.Exit(mainCode()) }, "asker": askerMain})

@@ -24,11 +24,11 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/handover"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/reclaim"
 	"github.com/carboy/carboy/internal/safetext"
-	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -324,9 +324,9 @@ func (f *runFlags) idle() time.Duration {
 	return time.Duration(f.poolIdle)
 }
 
-// readyEnv lists the variables that say where the user's files are. A waiting process gets
+// preparedEnv lists the variables that say where the user's files are. A waiting process gets
 // no others. The hand-over brings those of the command.
-var readyEnv = []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "TMPDIR"}
+var preparedEnv = []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "TMPDIR"}
 
 // refill starts processes until o.Keep bottles are ready or being prepared.
 func refill(o *order, env func(string) string) error {
@@ -338,7 +338,7 @@ func refill(o *order, env func(string) string) error {
 		return err
 	}
 	var vars []string
-	for _, n := range readyEnv {
+	for _, n := range preparedEnv {
 		if v := env(n); v != "" {
 			vars = append(vars, n+"="+v)
 		}
@@ -352,7 +352,7 @@ func refill(o *order, env func(string) string) error {
 		next.Place = place
 		doc, err := json.Marshal(&next)
 		if err == nil {
-			err = hostexec.Detach(hostexec.RoleReady, vars, doc)
+			err = hostexec.Detach(hostexec.RolePrepared, vars, doc)
 		}
 		if err != nil {
 			pool.Release(dir, place)
@@ -361,10 +361,10 @@ func refill(o *order, env func(string) string) error {
 	}
 }
 
-// readyMain prepares a bottle and waits, if the process was started for that, and then
+// preparedMain prepares a bottle and waits, if the process was started for that, and then
 // does not return.
-func readyMain() {
-	if len(os.Args) != 1 || os.Args[0] != string(hostexec.RoleReady) {
+func preparedMain() {
+	if len(os.Args) != 1 || os.Args[0] != string(hostexec.RolePrepared) {
 		return
 	}
 	doc, err := io.ReadAll(io.LimitReader(os.Stdin, 1<<20))
@@ -376,13 +376,13 @@ func readyMain() {
 		null, _ := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		unix.Dup3(int(null.Fd()), 0, 0) // the order's pipe
 		null.Close()
-		err = serveReady(&o)
+		err = servePrepared(&o)
 	}
 	os.Exit(exitcode.OfError(exitcode.Others, err))
 }
 
-// ready is the state of a process that has a bottle ready.
-type ready struct {
+// prepared is the state of a process that has a bottle ready.
+type prepared struct {
 	order  *order
 	client *carboy.Client
 	bottle *carboy.Prepared
@@ -406,7 +406,7 @@ type claim struct {
 // watchEvery is the interval at which a ready bottle checks whether it is still useful.
 const watchEvery = 15 * time.Second
 
-func serveReady(o *order) error {
+func servePrepared(o *order) error {
 	ctx := context.Background()
 	if err := os.Chdir(o.Dir); err != nil {
 		return err
@@ -419,7 +419,7 @@ func serveReady(o *order) error {
 	if err != nil {
 		return err
 	}
-	r := &ready{order: o, since: time.Now(), idle: time.NewTimer(o.Idle), claims: make(chan claim), stops: make(chan struct{}), taken: make(chan struct{})}
+	r := &prepared{order: o, since: time.Now(), idle: time.NewTimer(o.Idle), claims: make(chan claim), stops: make(chan struct{}), taken: make(chan struct{})}
 	// A bottle counts as ready while it is being prepared.
 	if r.place, err = pool.Occupy(dir, o.Place); err != nil {
 		return err
@@ -454,14 +454,14 @@ func serveReady(o *order) error {
 
 // failed writes the error to a file for carboy pool list: nobody sees this process's
 // stderr.
-func (r *ready) failed(err error) {
+func (r *prepared) failed(err error) {
 	store.WriteFile(filepath.Join(r.client.StateDir(), failedFile), []byte(errorLine(err)+"\n"), 0o600)
 }
 
 const failedFile = "pool/failed"
 
 // publish offers the bottle, unless enough others are ready.
-func (r *ready) publish(dir string) error {
+func (r *prepared) publish(dir string) error {
 	unlock, err := pool.Lock(dir)
 	if err != nil {
 		return err
@@ -476,7 +476,7 @@ func (r *ready) publish(dir string) error {
 	return err
 }
 
-func (r *ready) accept() {
+func (r *prepared) accept() {
 	for {
 		c, err := r.socket.Accept()
 		if err != nil {
@@ -487,7 +487,7 @@ func (r *ready) accept() {
 }
 
 // hear reads the request of a connection.
-func (r *ready) hear(c *handover.Conn) {
+func (r *prepared) hear(c *handover.Conn) {
 	c.Deadline(time.Now().Add(answerIn))
 	var ask poolAsk
 	files, err := c.Recv(&ask)
@@ -525,7 +525,7 @@ func closeAll(files []*os.File) {
 }
 
 // status returns nil if a run has the bottle.
-func (r *ready) status() *poolStatus {
+func (r *prepared) status() *poolStatus {
 	select {
 	case <-r.taken:
 		return nil
@@ -539,7 +539,7 @@ func (r *ready) status() *poolStatus {
 }
 
 // wait blocks until the run has ended, or there will be none.
-func (r *ready) wait(ctx context.Context) error {
+func (r *prepared) wait(ctx context.Context) error {
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	watch := time.NewTicker(watchEvery)
@@ -569,7 +569,7 @@ func (r *ready) wait(ctx context.Context) error {
 }
 
 // replaced reports whether the binary was upgraded: then no run can use this bottle.
-func (r *ready) replaced() bool {
+func (r *prepared) replaced() bool {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil || strings.HasSuffix(exe, " (deleted)") {
 		return true
@@ -580,7 +580,7 @@ func (r *ready) replaced() bool {
 
 // serve executes the command line of the carboy that the user started. Signals to this
 // process have the same effect as on any carboy.
-func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
+func (r *prepared) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	defer x.c.Close()
 	x.c.Deadline(time.Time{})
 	ctx, cancel := context.WithCancel(ctx)
@@ -589,10 +589,10 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 		x.c.Send(poolReply{})
 		return
 	}
-	stamp.Begin()
-	defer stamp.End()
+	phases.Begin()
+	defer phases.End()
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
-	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals, stdout: x.files[1]}
+	a.warm = &warm{prepared: r, c: x.c, cancel: cancel, interrupts: signals, stdout: x.files[1]}
 	// It executes carboy run only, whatever the command line says.
 	root := a.root()
 	if !isRun(root, x.ask.Args) {
@@ -629,7 +629,7 @@ func become(ask *poolAsk) error {
 
 // warm is the state of an app that executes a command line that was handed over.
 type warm struct {
-	ready      *ready
+	prepared   *prepared
 	c          *handover.Conn
 	cancel     context.CancelFunc
 	interrupts chan os.Signal
@@ -644,7 +644,7 @@ var errDeclined = fmt.Errorf("declined: %w", errReported)
 // begin accepts the run if the bottle fits. Once it succeeds, the run belongs to this
 // process.
 func (w *warm) begin(f *runFlags, o *carboy.RunOptions) error {
-	if err := w.ready.bottle.Fits(o); err != nil {
+	if err := w.prepared.bottle.Fits(o); err != nil {
 		w.c.Send(poolReply{})
 		return errDeclined
 	}
@@ -658,7 +658,7 @@ func (w *warm) begin(f *runFlags, o *carboy.RunOptions) error {
 	}
 	w.c.Deadline(time.Time{})
 	w.began = true
-	w.ready.order.Keep, w.ready.order.Idle = int(f.pool.n), f.idle()
+	w.prepared.order.Keep, w.prepared.order.Idle = int(f.pool.n), f.idle()
 	o.Interrupt = w.interrupts
 	go w.relay() // ends with the connection
 	return nil
@@ -693,13 +693,13 @@ func (w *warm) answer(code int) {
 	}
 }
 
-const poolLong = `Bottles that carboy run --pool has made ready and that wait for their run. Each is
-a process of its own, ends after the time that --pool-idle says, and is used
-once.`
+const poolLong = `List or end the bottles that carboy run --pool has prepared and that wait for their
+run. Each is a process of its own, is used once, and ends after the time that
+--pool-idle says.`
 
 func (a *app) poolCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "pool", Short: "bottles that wait for a run", Long: poolLong, GroupID: "keep", Args: noArgs,
+		Use: "pool", Short: "list or end prepared bottles", Long: poolLong, GroupID: "keep", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.poolListCmd(), a.poolStopCmd())
@@ -720,7 +720,7 @@ func (a *app) poolListCmd() *cobra.Command {
 				return a.printJSON(all)
 			}
 			if len(all) == 0 {
-				a.say(plainText, "no bottle waits; carboy run --pool 1 leaves one ready")
+				a.say(plainText, "no bottle waits; carboy run --pool 1 prepares one")
 				a.sayFailed()
 				return nil
 			}
@@ -741,7 +741,7 @@ func (a *app) poolListCmd() *cobra.Command {
 func (a *app) poolStopCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "stop", Short: "end all bottles that wait", Args: noArgs,
-		Long: "End all bottles that wait for a run. Runs that go on are not touched.",
+		Long: "End all bottles that wait for a run. Running ones are not touched.",
 		RunE: func(*cobra.Command, []string) error {
 			all, err := a.poolAll("stop")
 			if err == nil {

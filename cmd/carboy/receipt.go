@@ -9,14 +9,14 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 )
 
-const receiptLong = `Show what happened in a run, as seen from outside the bottle: how it ended, what
-it changed, every name it asked for and every connection it tried, allowed or
-refused and by which rule, which programs ran, which files they read and wrote,
-which rights they asked for, which limits it met, and what is not known.
+const receiptLong = `Show what happened in a run, as seen from outside the bottle: how it ended, what it
+changed, which names it looked up, which connections it tried, which rule allowed or
+refused them, which programs ran, which files they read and wrote, which rights they
+requested, which limits they met, and what is not known.
 
-With --json the whole document; its schema is docs/schemas/receipt.v1.json. With
---html a page for a browser, in one file that loads nothing: the processes over
-time, everything else in tables, to read, filter, print and sign.`
+--json prints the whole document; its schema is docs/schemas/receipt.v1.json. --html
+prints a page for a browser, in one file that loads nothing: the processes over time,
+and everything else in tables that can be filtered.`
 
 func (a *app) receiptCmd() *cobra.Command {
 	var asJSON, asHTML, all bool

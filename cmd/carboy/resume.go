@@ -42,17 +42,17 @@ func oneBottle(verb, eg string) cobra.PositionalArgs {
 	}
 }
 
-const freezeLong = `Stop a bottle that runs and keep it: its processes with their memory, and its files.
-The carboy start or resume that holds it ends. carboy resume goes on with it, from
-the very instruction where it was.
+const freezeLong = `Stop a running bottle and keep its processes with their memory, and its files. The
+carboy start or resume that holds it ends. carboy resume continues it at the very
+instruction where it stopped.
 
-Connections do not live on: what is inside finds them broken off. Commands of carboy
-exec end. What could not be kept of the processes is said; the files always are, and
-resume then begins with them. One that is frozen or kept stays as it is.
+Connections are cut, and commands of carboy exec end. If the processes can't be kept,
+carboy says why; the files are always kept, and resume then starts the agent again with
+them. A bottle that is frozen or kept already stays as it is.
 
-With --to all of it is also written to a file, for carboy resume --from on another
-machine that has the same manifests and, at the same path, the workspace. The file has
-all that was in the bottle.`
+With --to, the bottle is also written to a file, for carboy resume --from on another
+machine that has the same manifests and the workspace at the same path. Keep the
+file secret: it holds everything that was in the bottle.`
 
 func (a *app) freezeCmd() *cobra.Command {
 	var asJSON bool
@@ -97,7 +97,7 @@ func (a *app) freezeCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print what is kept: run, at, build, files, live")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print run, at, build, files and live of what is kept")
 	cmd.Flags().StringVar(&to, "to", "", "write it to a new `FILE` too")
 	return cmd
 }
@@ -125,18 +125,18 @@ func (a *app) exportBottle(ctx context.Context, c *carboy.Client, slug, to strin
 	return nil
 }
 
-const resumeLong = `Go on with a bottle that was frozen, or that was kept when its agent ended.
+const resumeLong = `Continue a bottle that was frozen, or that was kept when its agent ended.
 
-A frozen one goes on where it was, with its processes, memory and files, and with the
-terminal or the streams of this command. Where that can't be (it was frozen by another
-carboy or backend or on another kind of processor, or its workspace has lost a file that
-was open) this is said, and its agent begins with the files, in its old conversation where
-it has one. So does a kept one. --headless --prompt gives the agent its next task in
-that conversation.
+A frozen bottle continues where it stopped, with its processes, memory and files, and
+with the terminal or the streams of this command. It can't if it was frozen by another
+carboy or backend or on another kind of processor, or if its workspace has lost an open
+file: then carboy says so and starts the agent again with the files, and with its old
+conversation if it has one. A kept bottle starts in the same way. --headless --prompt gives
+the agent its next task in that conversation.
 
-The bottle has the name, the placeholders and the certificate authority that it had.
-What it may do is read from its manifests again; when those have changed there is a
-summary and a question first. Its changes take the place of those of the run before.`
+The bottle keeps its name, placeholders and certificate authority. What it may do is
+read from its manifests again; if those have changed, there is a summary and a question
+first. Its changes replace those of the earlier run.`
 
 type resumeFlags struct {
 	prompt, from, digest, policy string
@@ -149,14 +149,14 @@ type resumeFlags struct {
 func (a *app) resumeCmd() *cobra.Command {
 	f := &resumeFlags{environ: list{name: "NAME=VALUE", eg: "WHO=me"}}
 	cmd := &cobra.Command{
-		Use: "resume BOTTLE", Short: "go on with a bottle that was frozen or kept", Long: resumeLong, GroupID: "main",
+		Use: "resume BOTTLE", Short: "continue a bottle that was frozen or kept", Long: resumeLong, GroupID: "main",
 		Example: "  carboy resume reviewer\n  carboy resume reviewer --headless --prompt 'now the docs'",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case (f.from == "") != (f.digest == ""):
 				return usagef("carboy freeze --to prints the digest", "resume: --from and --digest need each other")
 			case f.from != "" && len(args) > 0:
-				return usagef("carboy resume --from FILE --digest sha256:…", "resume: a file has its bottle's name")
+				return usagef("carboy resume --from FILE --digest sha256:…", "resume: leave out BOTTLE: the file names it")
 			case f.from != "":
 				return nil
 			}
@@ -169,13 +169,13 @@ func (a *app) resumeCmd() *cobra.Command {
 	fl.SortFlags = false
 	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end, without questions")
 	fl.StringVar(&f.prompt, "prompt", "", "the agent's next task, a `TEXT`; with --headless")
-	fl.BoolVar(&f.filesOnly, "files", false, "begin with the files, though the processes were kept")
+	fl.BoolVar(&f.filesOnly, "files", false, "start again with the files, even if the processes were kept")
 	fl.StringVar(&f.from, "from", "", "take the bottle from a `FILE` that carboy freeze --to wrote; with --digest")
 	fl.StringVar(&f.digest, "digest", "", "the file's `DIGEST`, as carboy freeze printed it")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
-	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
+	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own with rules that answer some questions to people (carboy supervise)")
 	a.askForFlag(fl, &f.askFor)
-	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
+	fl.BoolVar(&f.keep, "keep", false, "keep the bottle even if the agent succeeds")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")

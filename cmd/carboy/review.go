@@ -94,9 +94,9 @@ func fromHere(m store.Meta, paths []string) []string {
 	return out
 }
 
-const diffLong = `Show what a run changed, against the host's directory as it is now. Names and
-contents come from the bottle: control characters are shown, not obeyed, so the
-output is for reading, not for patch(1). Protected paths say why they are.`
+const diffLong = `Show what a run changed, compared with the host's directory as it is now. Names and
+contents come from the bottle, so control characters are escaped: the output is for
+reading, not for patch(1). For each protected path it says why it is protected.`
 
 func (a *app) diffCmd() *cobra.Command {
 	var stat, asJSON, git bool
@@ -251,18 +251,18 @@ func selected(set *change.Set, c *change.Change, paths []string) bool {
 }
 
 const landLong = `Take a run's changes into the workspace on the host: all of them, or the paths
-that you name. First it shows what would land, and asks. It is all or nothing,
-one rename per file, never follows a symbolic link, and refuses when the host's
-file changed since the run began. carboy undo takes it back.
+that you name. First it shows what would land, and asks. Everything lands or nothing,
+by one rename per file. It never follows a symbolic link, and refuses if a file on the
+host has changed since the run began. carboy undo takes it back.
 
 Commits land as commits: the branch that is checked out goes forward. Other
 references stay behind until you say yes to them or name them with
 --include-refs. Nothing else of git is copied: no hook, configuration or stash.
 
-Some paths run code on the host, or make programs trust more, just by being
-there, in the work tree or in a commit: settings of agents and editors, and
-links that lead out of the workspace. Those stay behind until you say
---include-protected; better, name them one by one.`
+Some files run code on the host, or make programs trust more, just by being there, in
+the work tree or in a commit: settings of agents and editors, and links that lead out
+of the workspace. These protected paths stay behind unless you say --include-protected;
+better, name them one by one.`
 
 const landExample = `  carboy land                        everything of the last run here
   carboy land src README.md          only these
@@ -293,7 +293,7 @@ func (a *app) landCmd() *cobra.Command {
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "don't ask")
 	cmd.Flags().BoolVar(&f.protected, "include-protected", false, "land protected paths too")
 	cmd.Flags().StringArrayVar(&f.refs, "include-refs", nil, "land this reference of git too, such as refs/heads/topic; repeatable")
-	cmd.Flags().BoolVar(&f.incomplete, "allow-incomplete", false, "land what was kept when not everything could be")
+	cmd.Flags().BoolVar(&f.incomplete, "allow-incomplete", false, "land what was kept of an incomplete set of changes")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print what was done as JSON")
 	return cmd
 }
@@ -442,13 +442,13 @@ func rawPaths(s []string) []change.Bytes {
 	return out
 }
 
-const undoLong = `Take back what land did: put back what it replaced or removed, and remove what
-it made. It refuses when one of those files was edited since.`
+const undoLong = `Undo a landing: restore what it replaced or removed, and remove what it made. It refuses
+if one of those files was edited since.`
 
 func (a *app) undoCmd() *cobra.Command {
 	var last, yes, asJSON bool
 	cmd := &cobra.Command{
-		Use: "undo [RUN]", Short: "take a landing back", Long: undoLong, GroupID: "main",
+		Use: "undo [RUN]", Short: "undo a landing", Long: undoLong, GroupID: "main",
 		Example:           "  carboy undo                       what was landed of the newest run here; asks\n  carboy undo 01k9x3m7\n  carboy undo --last 01k9x3m7       only the newest landing of that run",
 		ValidArgsFunction: a.completeRuns,
 		Args:              atMostRun,

@@ -25,18 +25,16 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const runLong = `Run a command in a bottle. It sees the workspace (this directory, unless --dir
-says otherwise) at its own path, the machine's tools read-only, and nothing else
-of the host: no home, no sockets, no keys, no other processes. Its writes are
-kept apart until you land them. The network refuses every name and address that
-no --allow names.
+const runLong = `Run a command in a bottle. It sees the workspace (this directory, unless --dir names
+another) at its own path, the machine's tools read-only, and nothing else of the host:
+no home, no sockets, no keys, no other processes. Its writes are kept apart until you
+land them. The network refuses every name and address that you did not allow.
 
-The exit code is the command's own; 124 when the time ran out, 125 when carboy
-refused or failed, 126 and 127 when the command could not be started, 128+n when
-signal n ended it. Interrupt once and the command gets it; twice, and the bottle
-is destroyed.
+The exit code is the command's own; 124 if the time ran out, 125 if carboy refused or
+failed, 126 and 127 if the command could not be started, 128+n if signal n ended it.
+The first interrupt goes to the command; the second destroys the bottle.
 
-Flags come before the command; what follows it is the command's own.`
+Flags come before the command; its arguments follow it.`
 
 const runExample = `  carboy run -- make test
   carboy run --allow registry.npmjs.org -- npm ci
@@ -113,9 +111,9 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME allows the names below NAME; a path allows only that path and those below it; HOST:PORT/tcp allows any protocol; repeatable")
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
 	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, credentials to add and secrets to look for (carboy egress check)")
-	fl.Var(&f.credentials, "credential", "put the value of a host's variable on requests to a host, as bearer unless a scheme is named; inside is a placeholder; repeatable")
-	fl.Var(&f.secrets, "secret", "watch for the value of a host's variable (env:NAME) or file (file:PATH) in what leaves; it does not come inside; repeatable")
-	fl.BoolVar(&f.supervise, "supervise", false, "ask people about values that are held back, and about routes that the command proposes with the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
+	fl.Var(&f.credentials, "credential", "add the value of a variable of yours to requests to a host, as bearer unless a scheme is named; the bottle has a placeholder; repeatable")
+	fl.Var(&f.secrets, "secret", "look for the value of a variable (env:NAME) or file (file:PATH) of yours in what leaves; it does not come inside; repeatable")
+	fl.BoolVar(&f.supervise, "supervise", false, "ask people about held-back values, and about routes that the command proposes by the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
 	fl.StringVar(&f.policy, "policy", "", "with --supervise: a `FILE` of your own with rules that answer some questions")
 	a.askForFlag(fl, &f.askFor)
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
@@ -129,12 +127,12 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.disk, "disk", "bytes written, such as 20GiB")
 	fl.Var(&f.cpus, "cpus", "processors, such as 2")
 	fl.Var(&f.output, "output", "bytes of standard output and error together, such as 1GiB")
-	fl.Var(&f.egress, "egress-bytes", "bytes that leave by the network, by all routes together, such as 100MiB")
-	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
+	fl.Var(&f.egress, "egress-bytes", "bytes that leave by the network, over all routes, such as 100MiB")
+	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input, even if it is a terminal")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . destroys the bottle")
 	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
-	fl.Var(&f.pool, "pool", "take a bottle that was prepared for such a run, if there is one, and leave this many prepared")
+	fl.Var(&f.pool, "pool", "take a bottle that was prepared for such a run, if there is one, and keep this many prepared")
 	fl.Var(&f.poolIdle, "pool-idle", "how long prepared bottles wait, such as 1h (default 15m)")
 	for name, v := range map[string][]string{"workspace": f.workspace.of} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
@@ -201,7 +199,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 		if err := a.warm.begin(f, &o); err != nil {
 			return err
 		}
-		return a.runIn(ctx, a.warm.ready.client, f, &o, a.warm.ready.bottle.Run)
+		return a.runIn(ctx, a.warm.prepared.client, f, &o, a.warm.prepared.bottle.Run)
 	}
 	if a.poolable(f, &o) {
 		if key, err := a.poolKey(&o); err == nil {

@@ -83,15 +83,14 @@ func planArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-const planLong = `Look at the hosts of a module and say what applying this commit would change there.
-Nothing is changed. The plan that -o writes is what people approve and what carboy
-apply is held to: it names the commit, the host and its key, and what was seen.
+const planLong = `Read the state of a module's hosts and say what applying this commit would change there.
+It changes nothing. -o writes the plan that people approve and that carboy apply carries
+out exactly: it names the commit, the host and its key, and the state that was seen.
 
-The module is modules/MODULE/module.yaml in this repository; its hosts are those of
-your own hosts.yaml (carboy ship init writes both to begin with). docs/ship.md walks
-through all of it.
+The module is modules/MODULE/module.yaml in this repository. Its hosts are in your own
+hosts.yaml. carboy ship init writes examples of both; docs/ship.md explains all of it.
 
-The exit code is 0 when there is nothing to do, and 20 when there is.`
+The exit code is 0 if there is nothing to do, and 20 if there is.`
 
 func (a *app) planCmd() *cobra.Command {
 	f, out := &shipFlags{}, ""
@@ -104,19 +103,18 @@ func (a *app) planCmd() *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write the plans into `DIR`, as MODULE.HOST.plan.json")
-	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan may be applied, a `TIME`")
+	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan can be applied, a `TIME`")
 	return cmd
 }
 
-const rollbackLong = `Plan going back: to what the last apply replaced, or to the commit that --to names.
-It is a plan like any other. It is approved and applied like any other, too, unless
-the host's entry in hosts.yaml says undo_without_approval: then what only undoes the
-last apply needs no approval.`
+const rollbackLong = `Plan a return to what the last apply replaced, or to the commit that --to names. The
+plan is approved and applied like any other. If the host's entry in hosts.yaml says
+undo_without_approval, a plan that only undoes the last apply needs no approval.`
 
 func (a *app) rollbackCmd() *cobra.Command {
 	f, out, to := &shipFlags{}, "", ""
 	cmd := &cobra.Command{
-		Use: "rollback MODULE", Short: "plan going back to what ran before", Long: rollbackLong, GroupID: "ship", Args: moduleArg,
+		Use: "rollback MODULE", Short: "plan a return to what ran before", Long: rollbackLong, GroupID: "ship", Args: moduleArg,
 		Example: "  carboy rollback web -o plans\n  carboy rollback web --to 3f786850e387550fdab836ed7e6dc881de23001b -o plans",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0], Rollback: true, To: to})
@@ -125,7 +123,7 @@ func (a *app) rollbackCmd() *cobra.Command {
 	f.add(cmd)
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write the plans into `DIR`, as MODULE.HOST.plan.json")
 	cmd.Flags().StringVar(&to, "to", "", "go back to this `COMMIT`, its whole name")
-	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan may be applied, a `TIME`")
+	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan can be applied, a `TIME`")
 	return cmd
 }
 
@@ -275,18 +273,18 @@ func shortDigest(s string) string {
 	return before + "sha256:" + rest[:12] + after
 }
 
-const applyLong = `Carry out plans that were approved: one plan for each host, all of one module and
-commit, wave after wave, stopping after a wave that is not healthy.
+const applyLong = `Carry out approved plans: one plan for each host, all of one module and commit. It goes
+wave after wave and stops after a wave that is not healthy.
 
-Approvals are the files that carboy ship approve wrote; those beside the first plan
-are found, others are named with --approval. Everything is judged before the first
-connection. With --wait it waits until enough people have signed; carboy supervise
-shows what waits, and can refuse it, but only signatures approve.
+Approvals are the files that carboy ship approve wrote. Those beside the first plan
+are found; name others with --approval. Everything is checked before the first
+connection. With --wait it waits until enough people have signed. carboy supervise
+shows and can refuse what waits, but only signatures approve.
 
-On the host the work goes on when this command or the connection is
-gone; carboy ship status then tells how it ended.
+On the host the work continues when this command or the connection ends; carboy ship
+status then tells how it ended.
 
-What is not healthy in time is rolled back. Each outcome has its own exit code:
+A service that is not healthy in time is rolled back. Each outcome has its own exit code:
 9 applied, 0 nothing to do, 7 failed, 8 rolled back, 10 rolling back failed, 14
 locked, 6 stale, 3 to 5 refused (docs/exit-codes.md).`
 
@@ -421,25 +419,25 @@ func escapeGlob(s string) string {
 }
 
 func (a *app) shipCmd() *cobra.Command {
-	cmd := &cobra.Command{Use: "ship", Short: "approve plans, look at hosts, begin", GroupID: "ship", Args: a.unknownCommand,
-		Long: "What belongs to shipping beside carboy plan and carboy apply. docs/ship.md walks through it.",
+	cmd := &cobra.Command{Use: "ship", Short: "approve plans, show hosts and history, write examples", GroupID: "ship", Args: a.unknownCommand,
+		Long: "The commands for shipping besides carboy plan and carboy apply. docs/ship.md explains it.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(a.shipApproveCmd(), a.shipStatusCmd(), a.shipHistoryCmd(), a.shipInitCmd())
 	return cmd
 }
 
-const approveLong = `Say yes to plans, by signing exactly them with an SSH key. The plans are shown first;
-read them. The key must stand in the operator's allowed_signers beside the name that
---as gives, or carboy apply takes no notice.
+const approveLong = `Approve plans by signing them with an SSH key. The plans are shown first; read them. The
+operator's allowed_signers must list the key under the name that --as gives, or carboy
+apply ignores the approval.
 
-The approval is a JSON file and a signature beside it, which ssh-keygen checks too:
+The approval is a JSON file with its signature beside it, which ssh-keygen checks too:
 
   ssh-keygen -Y verify -f allowed_signers -I alice@example.org \
     -n carboy-ship@carboy.dev -s APPROVAL.sig < APPROVAL
 
---key names a private key without a passphrase, or a public key whose other half the
-SSH agent holds. A plan that destroys something is approved only with --destructive.
-Without a terminal to ask on, nothing is signed but with --yes.`
+--key names a private key without a passphrase, or a public key whose private key the
+SSH agent holds. A plan that destroys something needs --destructive. Without a terminal
+for the question, nothing is signed unless you say --yes.`
 
 func (a *app) shipApproveCmd() *cobra.Command {
 	f, o, out := &shipFlags{}, ship.ApproveOptions{}, ""
@@ -455,8 +453,8 @@ func (a *app) shipApproveCmd() *cobra.Command {
 	fl.SortFlags = false
 	fl.StringVar(&o.Approver, "as", "", "your `NAME` in allowed_signers")
 	fl.StringVar(&o.Key, "key", "", "the key's `FILE`")
-	fl.StringVar(&o.Purpose, "purpose", "", "what for, a line of `TEXT`")
-	fl.BoolVar(&o.Destructive, "destructive", false, "approve what destroys as well")
+	fl.StringVar(&o.Purpose, "purpose", "", "the purpose, a line of `TEXT`")
+	fl.BoolVar(&o.Destructive, "destructive", false, "also approve destructive changes")
 	fl.BoolVar(&yes, "yes", false, "do not ask")
 	fl.StringVarP(&out, "out", "o", "", "write the approval to `FILE` (default: beside the first plan)")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
@@ -525,11 +523,11 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 	})
 }
 
-const shipStatusLong = `Say how modules are on their hosts: current, behind (as it was applied, and this
-commit says something else), drifted (not as it was applied) or absent.
+const shipStatusLong = `Show the state of modules on their hosts: current, behind (as applied, but this commit
+differs), drifted (not as applied) or absent.
 
-An apply that was interrupted, because the host or its shell died, is finished or
-rolled back first, and recorded.`
+An apply that was interrupted, because the host or its shell died, is first finished or
+rolled back, and recorded.`
 
 func (a *app) shipStatusCmd() *cobra.Command {
 	f := &shipFlags{}
@@ -614,8 +612,8 @@ func statusCode(all []carboy.ShipStatus) int {
 func (a *app) shipHistoryCmd() *cobra.Command {
 	f := &shipFlags{}
 	cmd := &cobra.Command{
-		Use: "history MODULE", Short: "say what was carried out, and who approved it", Args: moduleArg,
-		Long:    "What was carried out of a module on all of its hosts, newest first: from the records here and those of\nthe hosts, whichever has them.",
+		Use: "history MODULE", Short: "show what was applied, and who approved it", Args: moduleArg,
+		Long:    "Show what was applied of a module on all its hosts, newest first, from the records here\nand on the hosts.",
 		Example: "  carboy ship history web\n  carboy ship history web --json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.shipHistory(cmd, f, args[0]) },
 	}
@@ -676,9 +674,9 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 	})
 }
 
-const shipInitLong = `Write commented files to begin with: hosts.yaml and allowed_signers into your
-configuration directory, and, with the name of a module, modules/MODULE/module.yaml
-and compose.yaml into this repository. Files that are there are never overwritten.`
+const shipInitLong = `Write example files with comments: hosts.yaml and allowed_signers into your
+configuration directory, and, if you name a module, modules/MODULE/module.yaml and
+compose.yaml into this repository. It never overwrites a file.`
 
 func (a *app) shipInitCmd() *cobra.Command {
 	f := &shipFlags{}

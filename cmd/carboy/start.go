@@ -19,22 +19,22 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-const startLong = `Start an agent in a bottle that is called after it. What it may do stands in
-manifests (carboy explain AGENT shows them put together): this command can choose a
-bottle, and adds nothing to it.
+const startLong = `Start an agent in a bottle that bears its name. Manifests say what it may do (carboy
+explain AGENT shows the result). This command can choose a bottle, but adds nothing to
+it.
 
-Without AGENT, in a terminal, it asks for what flags do not say: the agent, its
-bottles and their order, a label, a colour.
+Without AGENT, in a terminal, it asks for what no flag says: the agent, its bottles and
+their order, a label, a colour.
 
-With --headless and --prompt the agent carries out the prompt and ends, and nothing
-is asked. Else it gets this terminal, after a summary and a question. --cwd gives it
-this directory, in the way that the bottle says; without it, it begins with nothing,
-and what it writes is gone at the end.
+With --headless and --prompt the agent carries out the prompt and ends, without
+questions. Otherwise it gets this terminal, after a summary and a question. --cwd gives
+it this directory, in the mode that the bottle says. Without --cwd it has no workspace,
+and what it writes is lost at the end.
 
-The exit code is the agent's own; 130 when it was interrupted, 125 when carboy
-refused or failed. A bottle whose agent ended badly is kept until carboy destroy, and
-so is one with --keep: carboy resume goes on with it, and carboy freeze stops one that
-runs and keeps its processes too.`
+The exit code is the agent's own; 130 if it was interrupted, 125 if carboy refused or
+failed. If the agent failed, or with --keep, the bottle is kept until carboy destroy:
+carboy resume continues it. carboy freeze stops a running bottle and keeps its processes
+too.`
 
 const startExample = `  carboy start reviewer --cwd
   carboy start reviewer --cwd --headless --prompt 'fix the tests'
@@ -76,7 +76,7 @@ func (a *app) startCmd() *cobra.Command {
 	fl.Var(&f.color, "color", "the bottle's color in lists and titles: one of a terminal's sixteen")
 	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own with rules that answer some questions to people (carboy supervise)")
 	a.askForFlag(fl, &f.askFor)
-	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
+	fl.BoolVar(&f.keep, "keep", false, "keep the bottle even if the agent succeeds, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
@@ -357,11 +357,11 @@ func (a *app) line() (string, error) {
 	return strings.TrimRight(string(b), "\r"), nil
 }
 
-const destroyLong = `Destroy bottles: end what runs in them, and remove their records, with receipts and
-logs. One that is not there is no error. Changes that were not landed stay, and so
-does their bottle, unless you give them up with --unlanded. Deploy keys that were made
-for a bottle are revoked; one that can't be keeps the bottle, until it is gone from the
-forge and you say --leave-keys.`
+const destroyLong = `Destroy bottles: end what runs in them and remove their records, receipts and logs. A
+bottle that does not exist is no error. A bottle with changes that were not landed
+stays, unless you give the changes up with --unlanded. The bottle's deploy keys are
+revoked. If one can't be revoked, the bottle stays until you have removed the key at
+the forge and say --leave-keys.`
 
 func (a *app) destroyCmd() *cobra.Command {
 	var unlanded, leave bool
@@ -395,7 +395,7 @@ func (a *app) destroyCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&leave, "leave-keys", false, "also those whose deploy keys can't be revoked: you have removed them at the forge")
-	cmd.Flags().BoolVar(&unlanded, "unlanded", false, "also those whose changes were not landed: the changes are lost")
+	cmd.Flags().BoolVar(&leave, "leave-keys", false, "also bottles whose deploy keys can't be revoked: you have removed the keys at the forge")
+	cmd.Flags().BoolVar(&unlanded, "unlanded", false, "also those with changes that were not landed: the changes are lost")
 	return cmd
 }

@@ -22,14 +22,14 @@ import (
 	"github.com/carboy/carboy/internal/supervise"
 )
 
-const superviseLong = `Decide what no rule can: a host that a bottle asks for, a value that was held back
-on its way out, a finding in a commit. Whoever asked waits for you, and goes on in
-the moment of your answer. No answer is a refusal.
+const superviseLong = `Decide what no rule decides: a host that a bottle asks for, a value that was held back
+on its way out, a finding in a commit. The asker waits, and continues as soon as you
+answer. No answer in time is a refusal.
 
-An answer is to what was shown to you, by its digest, and to nothing else. What
-you decided stands in the audit log and in the run's receipt.
+An answer holds only for what was shown to you, by its digest. The audit log and the
+run's receipt record it.
 
-By itself it shows the queue in this terminal, live: j and k choose, Enter opens, a
+Without a subcommand it shows the queue live in this terminal: j and k choose, Enter opens, a
 approves, r rejects, m approves in another form, ? shows the other keys. With --web
 it serves the same as a page to one browser on this machine.`
 
@@ -42,7 +42,7 @@ const superviseExample = `  carboy supervise
   carboy supervise watch --policy ~/.config/carboy/supervise.yaml`
 
 func (a *app) superviseCmd() *cobra.Command {
-	cmd := &cobra.Command{Use: "supervise", Short: "decide what bottles wait for", Long: superviseLong, Example: superviseExample, GroupID: "main", Args: a.unknownCommand}
+	cmd := &cobra.Command{Use: "supervise", Short: "answer what bottles ask", Long: superviseLong, Example: superviseExample, GroupID: "main", Args: a.unknownCommand}
 	a.addScreens(cmd)
 	cmd.AddCommand(a.superviseListCmd(), a.superviseShowCmd(), a.superviseApproveCmd(), a.superviseRejectCmd(), a.superviseModifyCmd(), a.superviseWatchCmd())
 	return cmd
@@ -59,8 +59,8 @@ func (a *app) withQueue(cmd *cobra.Command, f func(context.Context, *supervise.Q
 	})
 }
 
-const superviseListLong = `List what waits for an answer, oldest first; with --all also what was answered,
-newest first. Files in the queue that are no proposals are named on stderr.`
+const superviseListLong = `List what waits for an answer, oldest first; with --all also what was answered, newest
+first. Other files in the queue's directory are named on stderr.`
 
 func (a *app) superviseListCmd() *cobra.Command {
 	var all, asJSON bool
@@ -126,15 +126,14 @@ func left(until time.Time) string {
 	return d.String() + " left"
 }
 
-const superviseShowLong = `Show a proposal as it is: what exactly would change, in which context, and why, in
-the words of whoever asks. Text from inside a bottle is made visible; what tried
-to hide is pointed out. Long words are cut in the middle unless you say --full;
-the change itself never is.`
+const superviseShowLong = `Show a proposal: what exactly would change, its context, and the asker's reason.
+Invisible characters in text from a bottle are escaped and pointed out. Long texts are
+shortened in the middle unless you say --full; the change itself never is.`
 
 func (a *app) superviseShowCmd() *cobra.Command {
 	var full, asJSON bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "show a proposal, whole", Long: superviseShowLong, Example: "  carboy supervise show 7h3k\n  carboy supervise show 7h3k --full\n  carboy supervise show 7h3k --json",
+		Use: "show ID", Short: "show a whole proposal", Long: superviseShowLong, Example: "  carboy supervise show 7h3k\n  carboy supervise show 7h3k --full\n  carboy supervise show 7h3k --json",
 		Args: oneProposal, ValidArgsFunction: a.completeProposals,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withQueue(cmd, func(ctx context.Context, q *supervise.Queue) error {
@@ -149,7 +148,7 @@ func (a *app) superviseShowCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&full, "full", false, "all of the words, however long")
+	cmd.Flags().BoolVar(&full, "full", false, "whole texts, however long")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the proposal as JSON")
 	return cmd
 }
@@ -259,15 +258,15 @@ func (f *decideFlags) add(cmd *cobra.Command, approves bool) {
 	cmd.Flags().StringVar(&f.digest, "digest", "", "answer only what has this `DIGEST`, of which 12 digits are enough")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print the proposal with its answer as JSON")
 	if approves {
-		cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "don't show it and ask")
+		cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "neither show it nor ask")
 	}
 	cmd.RegisterFlagCompletionFunc("note", cobra.NoFileCompletions)
 	cmd.RegisterFlagCompletionFunc("digest", cobra.NoFileCompletions)
 }
 
-const superviseApproveLong = `Approve a proposal as it is. In a terminal it is shown first, and you are asked;
-elsewhere say --yes, or --digest with what you have looked at: if that is not what
-waits any more, nothing is approved.`
+const superviseApproveLong = `Approve a proposal as it is. In a terminal it is shown first, and you are asked.
+Elsewhere say --yes, or give the --digest of what you have seen: nothing is approved if
+something else waits by then.`
 
 func (a *app) superviseApproveCmd() *cobra.Command {
 	f := &decideFlags{}
@@ -284,7 +283,7 @@ func (a *app) superviseApproveCmd() *cobra.Command {
 	return cmd
 }
 
-const superviseRejectLong = `Reject a proposal. Whoever asked is told so at once, with your note.`
+const superviseRejectLong = `Reject a proposal. The asker is told at once, with your note.`
 
 func (a *app) superviseRejectCmd() *cobra.Command {
 	f := &decideFlags{yes: true}
@@ -302,9 +301,9 @@ func (a *app) superviseRejectCmd() *cobra.Command {
 }
 
 const superviseModifyLong = `Approve a proposal in another form: fewer hosts, one path instead of all, a value
-masked instead of sent. --print writes what can be changed, as YAML; --file reads
-it back (- is stdin), and --set changes one field of it. What you approve is shown
-first, and you are asked, as with approve.`
+masked instead of sent. --print prints what can be changed, as YAML. --file reads it
+back (- is stdin), and --set changes one field of it. What you approve is shown first,
+and you are asked, as with approve.`
 
 func (a *app) superviseModifyCmd() *cobra.Command {
 	f := &decideFlags{}
@@ -478,14 +477,12 @@ func (a *app) confirmProposal(ctx context.Context, e supervise.Entry, to supervi
 	return a.confirm(ctx, "approve this?")
 }
 
-const superviseWatchLong = `Print what is proposed as it comes, a line each, and with --policy answer what a
-rule of yours decides; the rest waits for you elsewhere. --notify shows what waits
-on your desktop, over the session's D-Bus; --bell rings the terminal's bell, which
-many terminals turn into a notification. carboy starts no program for this: --json
-is for one of your own.
+const superviseWatchLong = `Print each new proposal on a line. With --policy, your rules answer some of them; the
+rest waits for a person. --notify shows waiting proposals on your desktop, over the
+session's D-Bus. --bell rings the terminal's bell, which many terminals turn into a
+notification. carboy starts no program for this: --json is for a program of yours.
 
-A policy is a file of your own, outside of any workspace, which nobody else can
-write to:
+A policy is a file of your own, outside of any workspace, that nobody else can write:
 
   rules:
     - kind: egress-allow
@@ -496,9 +493,9 @@ write to:
       answer: reject
       note: take it out of the commit
 
-The first rule that fits answers. A rule that approves must cover all that is
-proposed; one that rejects, any of it. gate-override, baseline-update and
-tests-gone are approved by people only, and apply by signatures only: approving
+The first rule that fits answers. A rule that approves must cover the whole proposal; a
+rule that rejects, any part of it. Only people can approve gate-override,
+baseline-update and tests-gone. Only signatures approve apply: approving
 it here does nothing.`
 
 const superviseWatchExample = `  carboy supervise watch --notify
@@ -514,7 +511,7 @@ type watchFlags struct {
 func (a *app) superviseWatchCmd() *cobra.Command {
 	f := &watchFlags{}
 	cmd := &cobra.Command{
-		Use: "watch", Short: "print proposals as they come, and answer by rule", Long: superviseWatchLong, Example: superviseWatchExample, Args: noArgs,
+		Use: "watch", Short: "print new proposals, and answer by rule", Long: superviseWatchLong, Example: superviseWatchExample, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				policy, err := a.loadPolicy(ctx, c, f.policy)
@@ -536,8 +533,8 @@ func (a *app) superviseWatchCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&f.policy, "policy", "", "answer by the rules in `FILE`")
-	cmd.Flags().BoolVar(&f.notify, "notify", false, "show what waits for a person on the desktop")
-	cmd.Flags().BoolVar(&f.bell, "bell", false, "ring the terminal's bell for what waits for a person")
+	cmd.Flags().BoolVar(&f.notify, "notify", false, "show on the desktop what waits for a person")
+	cmd.Flags().BoolVar(&f.bell, "bell", false, "ring the terminal's bell when something waits for a person")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object per line")
 	return cmd
 }

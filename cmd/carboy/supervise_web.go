@@ -27,7 +27,7 @@ func (a *app) addScreens(cmd *cobra.Command) {
 	cmd.Flags().Var(&port, "port", "with --web: this port of 127.0.0.1, instead of any that is free")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("port") && !page {
-			return usagef("carboy supervise --web --port 8080", "supervise: --port is of --web")
+			return usagef("carboy supervise --web --port 8080", "supervise: --port needs --web")
 		}
 		if page {
 			return a.withQueue(cmd, func(ctx context.Context, q *supervise.Queue) error { return a.servePage(ctx, q, int(port.n)) })
@@ -55,7 +55,7 @@ func (a *app) servePage(ctx context.Context, q *supervise.Queue, port int) error
 	if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
-	a.say(plainText, "open this in a browser on this machine; it works once, and not for long")
+	a.say(plainText, "open this in a browser on this machine; it works once, and only for a short time")
 	fmt.Fprintln(a.stdout, s.Link())
 	if isTerminal(a.stdin) {
 		a.say(dimText, "Enter gives another address, Ctrl-C ends")

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestSuperviseFaces: the bare command is the terminal, --web the page; without a
+// TestSuperviseTerminalAndWeb: the bare command is the terminal, --web the page; without a
 // terminal it says what to use instead.
-func TestSuperviseFaces(t *testing.T) {
+func TestSuperviseTerminalAndWeb(t *testing.T) {
 	s := terminal(t, "supervise")
 	s.await("Nothing waits for you")
 	s.typed("q")

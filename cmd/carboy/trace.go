@@ -22,17 +22,17 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-const traceLong = `Show what happened inside a run, one fact a line, as the kernel that served the
-command saw it: which programs ran, which files were opened, looked for in vain,
-written, moved and removed, which sockets were made, which rights were asked
-for. Every run is traced. The command can neither switch that off nor forge it;
-what could only be copied from its memory is marked "claimed".
+const traceLong = `Show what happened inside a run, one fact a line, as the kernel inside saw it: which
+programs ran, which files were opened, sought in vain, written, moved and removed,
+which sockets were made, which rights were requested. Every run is traced. The command
+can neither turn that off nor forge it; text that could only be copied from its memory
+is marked "claimed".
 
-The columns are the time since the run's start in seconds, the process, what it
-did, the error when that failed, and to what. --follow goes on until the run is
-over. --path takes * (not across slashes), ** and ?; a pattern without a slash
-is for the last part of a path. With --json every line is an object; the schema
-is docs/schemas/trace.v1.json. docs/trace.md says how to read it all.`
+The columns are the time since the run's start in seconds, the process, its action, the
+error if it failed, and the object. --follow continues until the run has ended. --path
+takes * (not across slashes), ** and ?; a pattern without a slash matches the last part
+of a path. With --json every line is an object; the schema is
+docs/schemas/trace.v1.json. docs/trace.md explains the facts.`
 
 const traceExample = `  carboy trace                                  the newest run here
   carboy trace --kind exec                      which programs ran
@@ -60,11 +60,11 @@ func (a *app) traceCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on until the run is over")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "continue until the run has ended")
 	cmd.Flags().Var(&f.kinds, "kind", "only these kinds: exec, file, net, proc, priv")
 	cmd.Flags().Var(&f.paths, "path", "only paths that match; may be repeated")
 	cmd.Flags().Var(&f.pids, "pid", "only this process; may be repeated")
-	cmd.Flags().BoolVar(&f.denied, "denied", false, "only what was not permitted")
+	cmd.Flags().BoolVar(&f.denied, "denied", false, "only what was refused")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object per line")
 	cmd.RegisterFlagCompletionFunc("kind", completeKinds)
 	cmd.RegisterFlagCompletionFunc("path", cobra.NoFileCompletions)
@@ -89,14 +89,14 @@ func (a *app) readRun(cmd *cobra.Command, args []string, follow bool, show func(
 }
 
 // kindList is a repeatable flag that holds kinds, separated by commas.
-type kindList []trace.Kind
+type kindList []trace.FactKind
 
 func (v *kindList) Set(s string) error {
 	for k := range strings.SplitSeq(s, ",") {
-		if !slices.Contains(trace.Kinds(), trace.Kind(k)) {
+		if !slices.Contains(trace.Kinds(), trace.FactKind(k)) {
 			return fmt.Errorf("want some of %s", strings.Join(kindNames(), ", "))
 		}
-		*v = append(*v, trace.Kind(k))
+		*v = append(*v, trace.FactKind(k))
 	}
 	return nil
 }
@@ -328,9 +328,9 @@ func (p *tracePrinter) fact(f *trace.Fact) error {
 		c = dimText
 	}
 	on := onWhat(f)
-	if words := f.Flags.Words(); f.Flags&^(trace.Miss|trace.Asked) != 0 {
-		words = slices.DeleteFunc(words, func(w string) bool { return w == "miss" || w == "asked" })
-		on += " [" + strings.Join(words, ", ") + "]"
+	if names := f.Flags.Names(); f.Flags&^(trace.Miss|trace.Asked) != 0 {
+		names = slices.DeleteFunc(names, func(n string) bool { return n == "miss" || n == "asked" })
+		on += " [" + strings.Join(names, ", ") + "]"
 	}
 	since := f.When().Sub(p.begun).Seconds()
 	_, err := fmt.Fprint(p.out, p.paint(c, fmt.Sprintf("%8.3f %5d %-8s %-12s %s", since, f.PID, f.Op, failed, on)), "\n")
@@ -411,7 +411,7 @@ func (a *app) endTrace(ctx context.Context, c *carboy.Client, m store.Meta, r *t
 		return err
 	}
 	if got := hex.EncodeToString(t.Digest); got != rec.Trace.Digest {
-		return fmt.Errorf("the trace of run %s is not the one that its receipt speaks of: it was changed afterwards", m.ID)
+		return fmt.Errorf("the trace of run %s does not match its receipt: it was changed afterwards", m.ID)
 	}
 	return nil
 }
@@ -431,7 +431,7 @@ func (a *app) sayTail(m store.Meta, t *trace.Tail) {
 		a.say(redText, "the trace stops before the run's end: %s", safetext.String(t.Reason, 300))
 	case t.Ended:
 	case m.State == store.Lost:
-		a.say(redText, "carboy died during this run; its trace reaches to fact %d", t.Last)
+		a.say(redText, "carboy died during this run; its trace ends at fact %d", t.Last)
 	case m.State.Over():
 		a.say(redText, "the trace has no end: what came after fact %d is missing", t.Last)
 	}

@@ -21,21 +21,21 @@ import (
 	"github.com/carboy/carboy/internal/supervise"
 )
 
-const workLong = `Has an agent carry out a prompt in a bottle, judges what it changed by the gate,
-tells it what failed, and lets it try again: three times at most, then you
-decide. With --max-attempts a person is asked for more then, here or at carboy
-supervise. Only signals that were observed count, never what the agent says.
+const workLong = `Let an agent carry out a prompt in a bottle, judge its changes by the gate, tell it what
+failed, and let it try again. After three attempts you decide; with --max-attempts a
+person is asked for more, here or at carboy supervise. Only observed signals count,
+never what the agent says.
 
-What passed is pushed to a new branch through the git gate, when the bottle declares
-the repository to which origin, or the only remote that fits, leads; what left
-stands in a receipt. Else, and with --no-push, it waits for carboy land. The
-workspace stays as it is.
+A change that passes is pushed to a new branch through the git gate, if the bottle
+declares the repository of origin or of the only remote that fits. A receipt says what
+left. Otherwise, and with --no-push, the change waits for carboy land. The workspace
+stays as it is.
 
-Interrupt it to stop it: while the agent runs, the agent gets the signal, and the
-work stops once it has ended; at any other time it stops at once. Stopped or killed,
-carboy work --continue ID goes on where it was. That also tries a push again that
-failed, takes an override into account, and with --max-attempts asks for more
-attempts. carboy work show ID says all that there is to know.`
+An interrupt stops the work: while the agent runs, it gets the signal, and the work
+stops when it has ended; at any other time it stops at once. carboy work --continue ID
+continues stopped or killed work. It also repeats a failed push, respects an override,
+and with --max-attempts asks for more attempts. carboy work show ID shows everything
+about it.`
 
 // maxAttempts bounds the attempts including those that people grant.
 const maxAttempts = carboy.MaxAttempts + supervise.MaxMoreAttempts
@@ -60,9 +60,9 @@ func (a *app) workCmd() *cobra.Command {
 			case o.Continue == "" && o.Agent == "":
 				return usagef("carboy work --agent NAME --prompt TEXT", "work: which agent?")
 			case o.Continue != "" && slices.ContainsFunc(ofWork, cmd.Flags().Changed):
-				return usagef("what is continued has its agent, its prompt, what judges it and where it goes", "work: --continue goes without --%s", ofWork[slices.IndexFunc(ofWork, cmd.Flags().Changed)])
+				return usagef("continued work keeps its agent, prompt, catalog and destination", "work: --continue and --%s cannot be combined", ofWork[slices.IndexFunc(ofWork, cmd.Flags().Changed)])
 			case o.NoPush && (o.Push != "" || o.Branch != ""):
-				return usagef("leave out one of them", "work: --no-push and --push or --branch say different things")
+				return usagef("leave out one of them", "work: --no-push cannot be combined with --push or --branch")
 			}
 			if o.Prompt == "-" {
 				text, err := readPrompt(a.stdin)
@@ -110,16 +110,16 @@ func (a *app) workCmd() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Agent, "agent", "", "which agent, by its `NAME`")
-	f.StringVar(&o.Prompt, "prompt", "", "what it is to do, in `WORDS`; - reads them from standard input")
+	f.StringVar(&o.Prompt, "prompt", "", "the task, in `WORDS`; - reads them from standard input")
 	f.Var(&bottles, "bottle", "a bottle instead of the agent's own; repeatable")
 	f.Var(&environ, "env", "the value of a variable that the bottle asks for; repeatable")
 	f.StringVar(&o.Dir, "dir", ".", "the repository's `DIR`")
 	f.StringVar(&o.Base, "base", "", "the approved `REV` (default HEAD)")
 	f.StringVar(&o.Catalog, "gate", "", "a catalog `FILE` of your own instead of the base's "+gate.CatalogPath)
 	f.Var(&attempts, "attempts", "the number of attempts, up to 3 (default: the catalog's)")
-	f.Var(&most, "max-attempts", "after these, ask a person for more, up to this number in all")
+	f.Var(&most, "max-attempts", "then ask a person for more, up to this number in all")
 	people.add(cmd, false)
-	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which was stopped or killed, was escalated, or could not be pushed")
+	f.StringVar(&o.Continue, "continue", "", "continue the work of this `ID`, which was stopped, killed or escalated, or could not be pushed")
 	f.StringVar(&o.Push, "push", "", "push to this `REMOTE`, or a repository by its name in the bottle (default: origin)")
 	f.StringVar(&o.Branch, "branch", "", "the new branch's `NAME` (default: carboy/AGENT-ID)")
 	f.BoolVar(&o.NoPush, "no-push", false, "push nothing")
@@ -139,7 +139,7 @@ func (a *app) stopping() func(os.Signal) {
 			os.Exit(exitcode.Signal(s))
 		}
 		asked = true
-		a.say(boldText, "stopping (%s); once more ends carboy at once", s)
+		a.say(boldText, "stopping (%s); the next signal ends carboy at once", s)
 	}
 }
 
@@ -221,9 +221,9 @@ func (a *app) worked(w *carboy.Worked, asJSON bool) error {
 		for _, t := range w.Attempts {
 			a.say(plainText, "  attempt %d: %s %s", t.Number, t.Outcome, safetext.String(t.Failing, 300))
 		}
-		a.say(plainText, "you decide: carboy work show %s says what there is, and how it can go on", w.ID)
+		a.say(plainText, "you decide: carboy work show %s shows everything, and how to continue", w.ID)
 	default:
-		a.say(redText, "failed for good: %s; carboy work show %s says all of it", safetext.String(w.Why, 300), w.ID)
+		a.say(redText, "failed for good: %s; carboy work show %s shows all of it", safetext.String(w.Why, 300), w.ID)
 	}
 	return nil
 }

@@ -18,11 +18,11 @@ import (
 func (a *app) workShowCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "show the state of work, and how to continue it",
-		Long: `Shows the task; each attempt with its use of resources, its failures and what the
-agent was told; all findings of the last attempt; the places of the change and of the
-agent's bottle; and the commands that continue the work. Text of programs and agents
-is escaped, so that it can't control the terminal.`,
+		Use: "show ID", Short: "show work, and how to continue it",
+		Long: `Show the task; each attempt with its use of resources, its failures and its feedback to
+the agent; all findings of the last attempt; where the change and the agent's bottle
+are; and the commands that continue the work. Text of programs and agents is escaped,
+so that it can't control the terminal.`,
 		Example: "  carboy work show 01m8\n  carboy work show 01m8 --json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {

@@ -159,7 +159,7 @@ func TestStoppedWork(t *testing.T) {
 	w.stopped(143, goesOn, []cue{at("build: running on the change", syscall.SIGTERM)}, "work", "--continue", w.id())
 	newest(1, "judging")
 	// The second one does not wait for what the first one is to end, and carboy ends by it.
-	const once = "once more ends carboy at once\n"
+	const once = "the next signal ends carboy at once\n"
 	w.stopped(143, once, []cue{stuck("build: running on the change", syscall.SIGINT), at(once, syscall.SIGTERM)}, "work", "--continue", w.id())
 	newest(1, "judging")
 	w.stopped(either, once, []cue{stuck("build: running on the change", syscall.SIGINT, syscall.SIGTERM)}, "work", "--continue", w.id())

@@ -243,9 +243,9 @@ func (l *Launch) addSkills(dir string) {
 	}
 }
 
-// claudesWords lists names of models that only Claude Code knows. Agent files in its
+// claudeModels lists names of models that only Claude Code knows. Agent files in its
 // format use them.
-var claudesWords = []string{"inherit", "default", "sonnet", "opus", "haiku", "sonnet[1m]", "opusplan"}
+var claudeModels = []string{"inherit", "default", "sonnet", "opus", "haiku", "sonnet[1m]", "opusplan"}
 
 // model returns the model of the agent's manifest for a program of another vendor. It
 // returns "" if the program must choose.
@@ -254,8 +254,8 @@ func (l *Launch) model(e *manifest.Effective) string {
 	switch {
 	case !m.IsSet() || m.V[0] == "inherit":
 		return ""
-	case slices.Contains(claudesWords, m.V[0]):
-		l.Notes = append(l.Notes, fmt.Sprintf("%s: model: %s is a word of Claude Code's, so %s takes its own", m.From, m.V[0], e.Provider.Template.V))
+	case slices.Contains(claudeModels, m.V[0]):
+		l.Notes = append(l.Notes, fmt.Sprintf("%s: model: %s is a name of Claude Code, so %s takes its own", m.From, m.V[0], e.Provider.Template.V))
 		return ""
 	}
 	return m.V[0]

@@ -117,8 +117,8 @@ var agents = []agent{
 	},
 }
 
-// inCI lists the agents that each CI run installs. For the others, the page about agents
-// has the last run.
+// inCI lists the agents that each CI run installs. docs/agents.md tells when the others
+// were tested.
 var inCI = []string{"pi-coding-agent", "claude-code"}
 
 // TestAgents plays the script with every installed agent.

@@ -113,7 +113,7 @@ var (
 	newArgs  = []string{"new_string", "newString", "newText", "new_str"}
 )
 
-func pick(tools []tool, names []string) (tool, bool) {
+func firstOffered(tools []tool, names []string) (tool, bool) {
 	for _, n := range names {
 		for _, t := range tools {
 			if t.name == n || t.local && n == "local_shell" {
@@ -127,7 +127,7 @@ func pick(tools []tool, names []string) (tool, bool) {
 // works reports whether these are the agent's own tools, and not those of a small side
 // question.
 func works(tools []tool) bool {
-	_, ok := pick(tools, runners)
+	_, ok := firstOffered(tools, runners)
 	return ok
 }
 
@@ -142,14 +142,14 @@ func translate(s Step, tools []tool) (call, error) {
 		}
 		return call{}, fmt.Errorf("none of %s is %s", names(tools), s.Tool)
 	case s.Read != "":
-		if t, ok := pick(tools, readers); ok {
+		if t, ok := firstOffered(tools, readers); ok {
 			if key, ok := property(t.schema, pathArgs); ok {
 				return t.call(map[string]any{key: s.Read}), nil
 			}
 		}
 		return translate(Step{Run: "cat " + s.Read}, tools)
 	case s.Edit != nil:
-		t, ok := pick(tools, editors)
+		t, ok := firstOffered(tools, editors)
 		if !ok {
 			return translate(Step{Run: "sed -i " + quote("s/"+sedQuote(s.Edit.Old)+"/"+sedQuote(s.Edit.New)+"/") + " " + s.Edit.Path}, tools)
 		}
@@ -162,7 +162,7 @@ func translate(s Step, tools []tool) (call, error) {
 		}
 		return t.call(args), nil
 	}
-	t, ok := pick(tools, runners)
+	t, ok := firstOffered(tools, runners)
 	if !ok {
 		return call{}, fmt.Errorf("no tool of %s runs commands", names(tools))
 	}

@@ -56,9 +56,9 @@ func (e *NotApprovedError) Error() string {
 	return s
 }
 
-// People proposes p under name, waits for the answer, and calls apply once if it is an
+// ForApproval proposes p under name, waits for the answer, and calls apply once if it is an
 // approval. It returns a *NotApprovedError if it is not.
-func People[P supervise.Payload](ctx context.Context, h *host.Host, name string, run store.ID, p P, tool string, o Options, apply func(supervise.Approval[P]) error) error {
+func ForApproval[P supervise.Payload](ctx context.Context, h *host.Host, name string, run store.ID, p P, tool string, o Options, apply func(supervise.Approval[P]) error) error {
 	q, err := h.Proposals()
 	if err != nil {
 		return err

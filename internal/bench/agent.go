@@ -305,9 +305,8 @@ type heldConn struct {
 	r *bufio.Reader
 }
 
-// open opens connections until there are so many, each with a request made on it,
-// and then makes one more on each of a few: those that were opened first must still
-// be there.
+// open opens that many connections and makes a request on each. Then it makes another
+// request on a few of them, because the first connections must still be open.
 func (a *agent) open(t task) (outcome, error) {
 	start := time.Now()
 	var mu sync.Mutex

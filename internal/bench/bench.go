@@ -43,7 +43,7 @@ type bench struct {
 	// manifestTimes holds, for each round: parse, explain, preflight, run, start.
 	manifestTimes [5][]time.Duration
 	frozenTimes   [3][]time.Duration // start, freeze, resume
-	faceTimes     faceTimes
+	uiTimes       uiTimes
 	crowd         *Crowd
 	rooted        bool // bundle/rootfs is the host's root
 }
@@ -120,7 +120,7 @@ func (b *bench) setUp(ctx context.Context) error {
 func (b *bench) selectLoads() error {
 	want := list(b.o.only)
 	for _, name := range want {
-		if name == manifestsMeasure || name == manyMeasure || name == facesMeasure {
+		if name == manifestsMeasure || name == manyMeasure || name == uiMeasure {
 			continue
 		}
 		if !slices.ContainsFunc(loads, func(l load) bool { return l.name == name }) {
@@ -377,7 +377,7 @@ func (b *bench) measure(ctx context.Context) error {
 		if err := b.manifests(ctx); err != nil {
 			return err
 		}
-		if err := b.faces(ctx); err != nil {
+		if err := b.ui(ctx); err != nil {
 			return err
 		}
 		b.facts.Busy = append(b.facts.Busy, loadPerCore())

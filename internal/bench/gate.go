@@ -22,8 +22,9 @@ const gateMeasure = "gate"
 // GateSchema names the JSON document of the gates' measurements.
 const GateSchema = "carboy.dev/bench-gate/v1"
 
-// GateReport is the JSON document of -only gate. Ratios are of a whole gate to the same commands run once
-// by themselves on the same change, one for each round.
+// GateReport is the JSON document of -only gate. There is a ratio for each round: the
+// time of a whole gate, divided by that of its commands run by themselves on the same
+// change.
 type GateReport struct {
 	Schema  string       `json:"schema"`
 	Rounds  int          `json:"rounds"`
@@ -31,8 +32,8 @@ type GateReport struct {
 	Modules []GateModule `json:"modules"`
 	// Hit is measured with the first of Modules.
 	Hit *HitReport `json:"hit"`
-	// Trace belongs to a go build with an empty cache, as one phase of a gate has it, and
-	// TraceKB are the facts of one.
+	// Trace compares a go build with and without a trace, as a phase of a gate with an
+	// empty cache. TraceKB is the size of its facts.
 	Trace   *Traced `json:"trace"`
 	TraceKB *Spread `json:"trace_kb"`
 	Goals   []Goal  `json:"goals"`
@@ -124,8 +125,8 @@ func (b *gateBench) run(dir string, env []string, args ...string) (time.Duration
 // for that, or a made one.
 type gateModule struct {
 	name, path string
-	// without are patterns of what is left out: what asks for other modules or needs
-	// them, what the others do not need, and tests that print more than a gate keeps.
+	// without lists patterns of files to leave out: those that need other modules, those
+	// that the rest does not need, and tests that print more than a gate keeps.
 	without []string
 }
 
@@ -395,8 +396,8 @@ func (b *gateBench) change(n int) (packages int, err error) {
 	return len(list), errors.Join(os.WriteFile(file, text, 0o644), b.git("commit", "-qam", "change"))
 }
 
-// newest returns the bytes kept of the newest verdict, and the time that its longest phase
-// took of those that ran for it.
+// newest returns the size of the files kept of the newest verdict, and the duration of
+// the longest phase that ran for it.
 func (b *gateBench) newest() (int64, time.Duration, error) {
 	dirs, err := filepath.Glob(b.top + "/state/carboy/gates/verdicts/*")
 	if err != nil || len(dirs) == 0 {

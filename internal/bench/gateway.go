@@ -115,7 +115,8 @@ var gatewayMeasures = []gatewayMeasure{
 	}},
 }
 
-// mitmproxyLess divides the amount that it is given to carry, since it buffers all of it.
+// mitmproxyLess divides the amount that mitmproxy has to carry, since it buffers all of
+// it.
 const mitmproxyLess = 16
 
 func newGatewayBench(ctx context.Context, o *options, log io.Writer) (_ *gatewayBench, err error) {

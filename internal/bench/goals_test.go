@@ -146,7 +146,7 @@ func TestGoalsOfWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Columns of peers that are absent are left out; who is absent is said.
+// TestTables: a table has no columns of absent peers, and names them.
 func TestTables(t *testing.T) {
 	two := &Spread{Median: 2, Min: 1, Max: 3, Rounds: []float64{1, 2, 3}}
 	r := &Report{

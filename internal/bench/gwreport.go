@@ -136,8 +136,7 @@ func latency(q func(gatewaySample) time.Duration) func(gatewaySample) float64 {
 func mebibytes(s gatewaySample) float64    { return s.Memory.mebibytes() }
 func ownMebibytes(s gatewaySample) float64 { return s.Memory.ownMebibytes() }
 
-// goals compares with the figures that scanning was designed for and that a plain proxy of Go's and
-// mitmproxy reach.
+// goals compares the results with the goals of scanning, a plain Go proxy and mitmproxy.
 func (r *GatewayReport) goals() []Goal {
 	busiest := scanned // what people have, when it is there
 	if r.samples("post-h1", scanned) == nil {

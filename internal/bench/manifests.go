@@ -48,8 +48,8 @@ type Manifests struct {
 // manyManifests is the number of bottles that are composed.
 const manyManifests = 200
 
-// larder is a configuration directory with many manifests, all of which one agent is
-// made of, and an agent with a single one.
+// larder is a configuration directory. One of its agents is made of many manifests, the
+// other of a single one.
 type larder struct {
 	home   string
 	files  []string

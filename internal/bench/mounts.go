@@ -15,8 +15,8 @@ import (
 // ownMounts in the environment says that the mount namespace is ours already.
 const ownMounts = "CARBOY_BENCH_OWN_MOUNTS"
 
-// inOwnMounts runs this program again in a mount namespace of its own, which
-// takes its mounts along when it ends, however it ends.
+// inOwnMounts runs this program again in a mount namespace of its own. Its mounts vanish
+// with it, however it ends.
 func inOwnMounts(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	c.Env = append(os.Environ(), ownMounts+"=1")

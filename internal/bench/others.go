@@ -49,8 +49,8 @@ func (b *bench) srt(ctx context.Context) (*peer, error) {
 	return p, p.try(ctx)
 }
 
-// staticProgram stands for `true`, and for `sleep` where it is called that, in an
-// image that holds nothing else.
+// staticProgram does what `true` does, or `sleep` under that name, in an image that holds
+// nothing else.
 const staticProgram = `package main
 
 import (

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carboy/carboy/internal/stamp"
+	"github.com/carboy/carboy/internal/phases"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +39,7 @@ func (b *bench) phases(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.Env = append(c.Env, stamp.Variable+"="+file)
+		c.Env = append(c.Env, phases.Variable+"="+file)
 		begin := monotonic()
 		out, err := c.CombinedOutput()
 		whole := monotonic() - begin

@@ -34,7 +34,7 @@ type Report struct {
 	// Manifests and Many hold measures that are no loads.
 	Manifests *Manifests `json:"manifests,omitempty"`
 	Many      *Crowd     `json:"many,omitempty"`
-	Faces     *Faces     `json:"faces,omitempty"`
+	UI        *UI        `json:"faces,omitempty"`
 	Goals     []Goal     `json:"goals"`
 }
 
@@ -126,7 +126,7 @@ func fileSystem(magic int64) string {
 
 func (b *bench) report() *Report {
 	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.idles, Traces: b.traces, Upload: int64(b.o.megabytes/5) * 1_000_000}
-	r.Manifests, r.Many, r.Faces = b.manifestReport(), b.crowd, b.faceReport()
+	r.Manifests, r.Many, r.UI = b.manifestReport(), b.crowd, b.uiReport()
 	for _, p := range b.peers[1:] {
 		r.Facts.Peers = append(r.Facts.Peers, strings.TrimSpace(p.name+" "+p.version))
 	}
@@ -229,8 +229,8 @@ func (r *Report) markdown() string {
 	if r.Many != nil {
 		fmt.Fprintf(&w, "\n%s\n", r.Many)
 	}
-	if r.Faces != nil {
-		fmt.Fprintf(&w, "\n%s\n", r.Faces)
+	if r.UI != nil {
+		fmt.Fprintf(&w, "\n%s\n", r.UI)
 	}
 	if m := r.Manifests; m != nil {
 		fmt.Fprintf(&w, "\n**Manifests**: an agent in %d bottles, and what is done with their files, as a multiple of reading them and parsing their YAML alone; and `carboy start` of an agent in one bottle, as a multiple of `carboy run` of the same.\n\n", manyManifests)
@@ -246,7 +246,7 @@ func bareLoad(name string) bool {
 }
 
 // table writes the columns that have values. The absent peers are listed above it.
-func (r *Report) table(w *strings.Builder, which func(load string) bool, pick func(*PeerResult) (*Spread, *Spread)) {
+func (r *Report) table(w *strings.Builder, which func(load string) bool, ofPeer func(*PeerResult) (*Spread, *Spread)) {
 	columns := append(slices.Clone(peerNames[1:]), "carboy ÷ runsc")
 	used := make([]bool, len(columns))
 	type row struct {
@@ -260,7 +260,7 @@ func (r *Report) table(w *strings.Builder, which func(load string) bool, pick fu
 		}
 		cells, any := make([]string, len(columns)), false
 		for _, p := range l.Peers {
-			s, toRunsc := pick(&p)
+			s, toRunsc := ofPeer(&p)
 			if i := slices.Index(columns, p.Peer); i >= 0 && s != nil {
 				cells[i], used[i], any = s.String(), true, true
 			}

@@ -181,12 +181,12 @@ func (s *supervised) assembled(ctx context.Context, roots *x509.CertPool) (err e
 	if err != nil {
 		return err
 	}
-	lanes, inside, err := wire.NewChannels()
+	channels, inside, err := wire.NewChannels()
 	if err != nil {
 		return errors.Join(err, pair.Host.Close(), pair.Bottle.Close())
 	}
 	spec.Net, spec.Wire, spec.Channels = cable, pair.Bottle, inside
-	gw, err := gateway.New(gateway.Config{Host: pair.Host, Channels: lanes, Wire: spec.Net, Table: table, Authority: authority, Roots: roots, Limits: gateway.Limits{Conns: s.Conns}})
+	gw, err := gateway.New(gateway.Config{Host: pair.Host, Channels: channels, Wire: spec.Net, Table: table, Authority: authority, Roots: roots, Limits: gateway.Limits{Conns: s.Conns}})
 	if err != nil {
 		return errors.Join(err, pair.Bottle.Close(), inside.Close())
 	}

@@ -132,7 +132,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 		return nil, err
 	}
 	r := &plan.Resumption{Kept: k, Dir: dir}
-	p.Resumption = &Resumption{At: k.At, Changed: k.Manifests != hex.EncodeToString(p.Granted.Sum[:])}
+	p.Resumption = &Resumption{At: k.At, Changed: k.Manifests != hex.EncodeToString(p.Grant.Sum[:])}
 	if p.Resumption.Why, err = c.whyNotLive(&o, k, p); err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 			return nil, err
 		}
 	}
-	p.Granted.Lock, p.Granted.Keep, p.Granted.Resume, p.Run.ImageDigest = lock, o.Keep, r, p.ImageDigest
+	p.Grant.Lock, p.Grant.Keep, p.Grant.Resume, p.Run.ImageDigest = lock, o.Keep, r, p.ImageDigest
 	return c.RunBottle(ctx, b, p)
 }
 

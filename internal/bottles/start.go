@@ -100,8 +100,8 @@ type Preflight struct {
 	// Warnings are about the manifests, Notes about what deviates from them.
 	Warnings, Notes []string
 
-	Run     plan.Options
-	Granted *plan.Grant
+	Run   plan.Options
+	Grant *plan.Grant
 }
 
 // Started is the result of a bottle whose agent has ended.
@@ -167,7 +167,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		Limits: bottle.Limits{
 			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V, Egress: e.Limits.EgressBytes.V,
 		},
-		Granted:      &plan.Grant{Agent: o.Agent, Log: e.Egress.Log.V, Git: declared, GitFile: repos.GitConfig(e.User, declared)},
+		Grant:        &plan.Grant{Agent: o.Agent, Log: e.Egress.Log.V, Git: declared, GitFile: repos.GitConfig(e.User, declared)},
 		Repositories: declared.Described(),
 	}
 	if p.Image, err = c.imageOf(e, dir); err != nil {
@@ -196,8 +196,8 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Granted.Sum = sumOf(append(slices.Clone(e.Files), l.Read...))
-	p.Granted.Routes, p.Granted.Files, p.Mounts, p.Notes = l.Routes, l.Files, l.Mounts, append(p.Notes, l.Notes...)
+	p.Grant.Sum = sumOf(append(slices.Clone(e.Files), l.Read...))
+	p.Grant.Routes, p.Grant.Files, p.Mounts, p.Notes = l.Routes, l.Files, l.Mounts, append(p.Notes, l.Notes...)
 	for _, f := range l.Files {
 		p.Files = append(p.Files, "~/"+f.Path)
 	}
@@ -212,7 +212,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	p.Command = shownCommand(l.Command, o.Prompt, e.Agent.Prompt.V)
 	p.Run = plan.Options{
 		Command: l.Command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.Mounts, Limits: p.Limits, Image: p.Image,
-		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Granted: p.Granted,
+		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Grant: p.Grant,
 		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor,
 	}
 	return p, nil
@@ -334,7 +334,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 		return nil, err // another process already destroys it
 	}
 	defer lock.Unlock()
-	p.Granted.Lock, p.Granted.Keep, p.Run.ImageDigest = lock, o.Keep, p.ImageDigest
+	p.Grant.Lock, p.Grant.Keep, p.Run.ImageDigest = lock, o.Keep, p.ImageDigest
 	s, err := c.RunBottle(ctx, b, p)
 	if s == nil {
 		if repos.HasKeys(c.Host, b.Slug) {
@@ -349,7 +349,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 // RunBottle runs a bottle once. The caller holds its lock. If it returns no Started,
 // nothing ran.
 func (c *Keeper) RunBottle(ctx context.Context, b store.Bottle, p *Preflight) (*Started, error) {
-	g := p.Granted
+	g := p.Grant
 	g.Slug = b.Slug
 	var err error
 	if g.Identity, err = plan.ReadIdentity(g.Lock, b.Slug); err != nil {

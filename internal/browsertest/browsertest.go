@@ -384,7 +384,7 @@ func (p *Tab) Key(key string, modifiers int) {
 	p.Do("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "code": key, "modifiers": modifiers})
 }
 
-// Typed is text that comes at once.
+// Typed enters text in one piece.
 func (p *Tab) Typed(text string) {
 	p.t.Helper()
 	p.Do("Input.insertText", map[string]any{"text": text})

@@ -55,9 +55,9 @@ func (p Policy) with(q Policy) Policy {
 	return Policy{CI: p.CI || q.CI, Extra: slices.Concat(p.Extra, q.Extra)}
 }
 
-// examine returns the changed references. The objects of those that pick chooses are taken
+// examine returns the changed references. The objects of those that wanted chooses are taken
 // into the store, and the references described.
-func (r *repository) examine(ctx context.Context, policy Policy, pick func(*RefChange) bool) ([]RefChange, error) {
+func (r *repository) examine(ctx context.Context, policy Policy, wanted func(*RefChange) bool) ([]RefChange, error) {
 	never := ""
 	if err := r.open(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -79,14 +79,14 @@ func (r *repository) examine(ctx context.Context, policy Policy, pick func(*RefC
 			c.Never = never
 		} else if c.Never == "" && chosen == maxRefs {
 			c.Never = fmt.Sprintf("more than %d references changed: push the others, or fetch them", maxRefs)
-		} else if c.Never == "" && pick(c) {
+		} else if c.Never == "" && wanted(c) {
 			chosen++
 		}
 	}
 	if chosen == 0 {
 		return refs, nil
 	}
-	if err := r.look(ctx, policy, refs, pick); err != nil {
+	if err := r.look(ctx, policy, refs, wanted); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -99,14 +99,14 @@ func (r *repository) examine(ctx context.Context, policy Policy, pick func(*RefC
 }
 
 // look takes the objects of the picked references into the store, and describes them.
-func (r *repository) look(ctx context.Context, policy Policy, refs []RefChange, pick func(*RefChange) bool) error {
+func (r *repository) look(ctx context.Context, policy Policy, refs []RefChange, wanted func(*RefChange) bool) error {
 	if err := r.readObjects(ctx); err != nil {
 		return err
 	}
 	var need []gitobject.ID
 	for i := range refs {
 		c := &refs[i]
-		if c.Never != "" || c.New == "" || !pick(c) {
+		if c.Never != "" || c.New == "" || !wanted(c) {
 			continue
 		}
 		ids, why, err := r.need(ctx, c.New)
@@ -123,7 +123,7 @@ func (r *repository) look(ctx context.Context, policy Policy, refs []RefChange, 
 	others := r.otherWorktrees()
 	for i := range refs {
 		c := &refs[i]
-		if c.Never != "" || !pick(c) {
+		if c.Never != "" || !wanted(c) {
 			continue
 		}
 		c.Protected = faults

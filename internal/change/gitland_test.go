@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// gitWorld is a world whose workspace is a repository, and a copy of it in which a bottle
-// works.
+// gitWorld is a world whose workspace is a repository. A bottle works in a copy of it.
 type gitWorld struct {
 	*world
 	in string // the bottle's workspace

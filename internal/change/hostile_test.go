@@ -160,8 +160,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestHardLinksFromOutside: package managers link from a store outside of the
-// workspace into it, in either order of the stream.
+// TestHardLinksFromOutside: hard links from a store outside the workspace, as package
+// managers make them, are taken in either order of the stream.
 func TestHardLinksFromOutside(t *testing.T) {
 	w := newWorld(t, map[string]string{"gone1": "x", "gone2": "y"})
 	u := w.upper()

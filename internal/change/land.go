@@ -164,8 +164,8 @@ func (j *journal) abandon() {
 	}
 }
 
-// lockWorkspace opens the workspace and takes an flock on it, against landings
-// of any run. The lock ends with the descriptor.
+// lockWorkspace opens the workspace and takes an flock on it, so that one run lands at a
+// time. The lock ends with the descriptor.
 func lockWorkspace(ctx context.Context, id Identity) (int, error) {
 	fd, err := reopenRoot(id)
 	if err != nil {

@@ -222,7 +222,7 @@ func TestAnOpenSealIsSeen(t *testing.T) {
 }
 
 // The same for the wire: with routes to everything that is attacked, the
-// attacks arrive, and both they and the witnesses say so.
+// attacks arrive, and both they and the observers say so.
 func TestAnOpenWireIsSeen(t *testing.T) {
 	l, err := newLab(t.Context(), "")
 	if err != nil {
@@ -255,7 +255,7 @@ func TestAnOpenWireIsSeen(t *testing.T) {
 	}
 }
 
-// What was said inside becomes a verdict by one rule.
+// TestJudge: one rule turns an attack's report into a verdict.
 func TestJudge(t *testing.T) {
 	l := &lab{token: "the-token"}
 	for name, c := range map[string]struct {
@@ -280,8 +280,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A witness outweighs what was said, and one that is blind proves nothing.
-func TestWitnesses(t *testing.T) {
+// What an observer saw outweighs what was said, and a blind observer proves nothing.
+func TestObservers(t *testing.T) {
 	l := &lab{verdicts: map[string]verdict{"a/1": contained(""), "a/2": contained(""), "b/1": untried("no"), "b/2": escaped("yes")}}
 	l.doubt("blind", "a/1", "b/2")
 	l.accuse("seen", "a/2")

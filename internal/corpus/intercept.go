@@ -451,7 +451,7 @@ func (o *origin) all() []arrived {
 	return append([]arrived(nil), o.seen...)
 }
 
-// completed returns the attacks and ways of which every request came whole.
+// completed returns the attacks and ways whose requests all arrived whole.
 func (o *origin) completed() (out [][2]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -535,7 +535,7 @@ func credentialed(l *lab, chosen []attacker.Attack) error {
 	if !r.exited() {
 		return fmt.Errorf("the bottle ended with %s", r.ended())
 	}
-	l.credentialWitnesses(r, w, cred, query, other, plain, open)
+	l.observeCredentials(r, w, cred, query, other, plain, open)
 	// What the bottle knows came back above; here is what the host wrote down.
 	if v, ok := l.heldBy(told.String()); ok {
 		l.verdicts["placeholders/records"] = v
@@ -571,8 +571,8 @@ func (l *lab) heldBy(text string) (v verdict, ok bool) {
 	return v, true
 }
 
-// credentialWitnesses judges the attacks by what the servers saw, and by the receipt.
-func (l *lab) credentialWitnesses(r *ran, w *attacker.World, cred, query, other, plain, open *origin) {
+// observeCredentials judges the attacks by what the servers saw, and by the receipt.
+func (l *lab) observeCredentials(r *ran, w *attacker.World, cred, query, other, plain, open *origin) {
 	right := 0
 	for _, a := range cred.all() {
 		clean := "/" + strings.TrimPrefix(path.Clean("/"+read(targetOf(a))), "/")

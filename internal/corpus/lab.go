@@ -36,7 +36,7 @@ const (
 )
 
 // lab imitates a user's machine: with a state of its own, a workspace, planted things
-// that an attacker would want, and witnesses that watch them.
+// that an attacker would want, and observers that watch them.
 type lab struct {
 	ctx      context.Context
 	client   *carboy.Client
@@ -240,7 +240,7 @@ func measure(peak *use) (stop func()) {
 }
 
 // attack runs the attacker's program in one bottle and judges by what it prints.
-// Witnesses are heard later.
+// Observers on the host come later.
 func (l *lab) attack(chosen []attacker.Attack, w *attacker.World, tune func(*carboy.RunOptions)) (*ran, error) {
 	for _, a := range chosen {
 		w.Attacks = append(w.Attacks, a.ID)
@@ -299,7 +299,7 @@ func (l *lab) judge(a attacker.Attack, res attacker.Result) verdict {
 	return v
 }
 
-// accuse notes that a witness saw one of the attacks succeed: it counts against those
+// accuse notes that an observer saw one of the attacks succeed: it counts against those
 // that report success, or against all if none does.
 func (l *lab) accuse(what string, ids ...string) {
 	var done []string
@@ -319,7 +319,7 @@ func (l *lab) accuse(what string, ids ...string) {
 	}
 }
 
-// doubt notes that a witness of the attacks was blind, so that none counts as contained.
+// doubt notes that an observer of the attacks was blind, so that none counts as contained.
 func (l *lab) doubt(why string, ids ...string) {
 	for _, id := range ids {
 		if v, ok := l.verdicts[id]; ok && v.outcome == Contained {

@@ -188,11 +188,11 @@ func wire(l *lab, chosen []attacker.Attack) error {
 	if !r.exited() {
 		return fmt.Errorf("the bottle ended with %s", r.ended())
 	}
-	l.wireWitnesses(r, w, plain, second, tls1, tls2, udp)
+	l.observeWire(r, w, plain, second, tls1, tls2, udp)
 	return nil
 }
 
-func (l *lab) wireWitnesses(r *ran, w *attacker.World, plain, second, tls1, tls2 *web, udp *canary) {
+func (l *lab) observeWire(r *ran, w *attacker.World, plain, second, tls1, tls2 *web, udp *canary) {
 	if got := l.names.matching("exfil7f3a"); len(got) > 0 {
 		l.accuse(fmt.Sprintf("data left in a question: %q", got[0]), l.judgedOf("names")...)
 	}
@@ -217,7 +217,7 @@ func (l *lab) wireWitnesses(r *ran, w *attacker.World, plain, second, tls1, tls2
 	if n := udp.hits.Load(); n > 0 {
 		l.accuse(fmt.Sprintf("%d datagrams reached the host", n), l.judgedOf("datagrams")...)
 	}
-	// Witnesses that see nothing prove nothing: the controls must have been seen.
+	// Observers that see nothing prove nothing: the controls must have been seen.
 	if !udp.alive() {
 		l.doubt("the host's UDP port answers nobody", l.judgedOf("datagrams")...)
 	}

@@ -141,8 +141,8 @@ func (l *locked) Take(ctx context.Context) (secret.Value, func(), error) {
 	return l.memory.Take(ctx)
 }
 
-// TestOAuthStoreFails: a store that gives no token, or one that can't be sent, ends the opening or the request, and the
-// token server is not asked.
+// TestOAuthStoreFails: if a store gives no token, or one that can't be sent, the opening
+// or the request fails, and the token server is not asked.
 func TestOAuthStoreFails(t *testing.T) {
 	s := tokenServer(t)
 	conf := policy.Credential{Scheme: OAuth, OAuth: policy.OAuth{TokenURL: s.URL + "/token", ClientID: "me"}}

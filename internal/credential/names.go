@@ -60,7 +60,7 @@ func namesCredential(name string, where place) bool {
 	if !slices.ContainsFunc(stems, func(s string) bool { return strings.Contains(low, s) }) {
 		return false
 	}
-	ws := words(name)
+	ws := splitName(name)
 	for len(ws) > 1 && (fillers[ws[len(ws)-1]] || strings.Trim(ws[len(ws)-1], "v0123456789") == "") {
 		ws = ws[:len(ws)-1]
 	}
@@ -96,9 +96,9 @@ func namesCredential(name string, where place) bool {
 	return true
 }
 
-// words splits a name at whatever is no letter or digit, at capitals, and where words of
+// splitName splits a name at whatever is no letter or digit, at capitals, and where words of
 // this file are joined: xAPIKey, x.api-key and xapikey are x, api and key.
-func words(name string) (out []string) {
+func splitName(name string) (out []string) {
 	from := 0
 	cut := func(to int) {
 		if to > from {
@@ -128,7 +128,7 @@ func unjoined(w string) []string {
 	}
 	for h := range heads {
 		if rest, ok := strings.CutSuffix(w, h); ok {
-			if before := known(rest); before != nil {
+			if before := splitKnown(rest); before != nil {
 				return append(before, h)
 			}
 		}
@@ -136,14 +136,14 @@ func unjoined(w string) []string {
 	return []string{w}
 }
 
-// known splits s into words of this file; nil: it is not made of them.
-func known(s string) []string {
+// splitKnown splits s into words of this file; nil: it is not made of them.
+func splitKnown(s string) []string {
 	for n := len(s); n > 0; n-- {
 		if w := s[:n]; w == "x" || w == "my" || strong[w] || keyed[w] || harmless[w] || plainKeys[w] {
 			if n == len(s) {
 				return []string{w}
 			}
-			if more := known(s[n:]); more != nil {
+			if more := splitKnown(s[n:]); more != nil {
 				return append([]string{w}, more...)
 			}
 		}

@@ -157,8 +157,8 @@ func (s *Scrubber) prepare() {
 	if len(s.hidden) == 0 {
 		return
 	}
-	if known, err := scan.NewWatchedSecrets(s.hidden); err == nil {
-		s.rules, _ = scan.NewRules(scan.Config{Watched: known})
+	if watched, err := scan.NewWatchedSecrets(s.hidden); err == nil {
+		s.rules, _ = scan.NewRules(scan.Config{Watched: watched})
 	}
 }
 
@@ -384,7 +384,8 @@ func (f *search) found(x scan.Finding) {
 	}
 }
 
-// decide has a finding masked. Pieces wait: in what is found later they may be a part.
+// decide masks a finding. It keeps pieces for later, since they may be a part of a later
+// finding.
 func (f *search) decide(x scan.Finding, _ []byte) scan.Action {
 	switch {
 	case f.isMasked(x): // and it was found once more, by another way of reading

@@ -380,7 +380,8 @@ func (v Value) MappingWithout(gone map[string]string, known ...string) Mapping {
 // Entries reads a mapping with keys of any name, in the file's order.
 func (v Value) Entries() (keys []string, values []Value) { return v.entries(v.child) }
 
-// EntriesOrEmpty is Entries where a key without a value has the empty text.
+// EntriesOrEmpty does what Entries does, but takes a key without a value as the empty
+// text.
 func (v Value) EntriesOrEmpty() (keys []string, values []Value) {
 	return v.entries(func(n *yaml.Node, field string) Value {
 		if isNull(n) {

@@ -9,7 +9,7 @@
 // The file is for people who watch a run. The audit log, which is separate, holds what
 // must not be lost: a full disk ends this file, not the run.
 //
-// Start reading at [Record] and [Start]; [Reader] reads a file that is being written.
+// Start reading at [Entry] and [Start]; [Reader] reads a file that is being written.
 package egresslog
 
 import (
@@ -26,28 +26,28 @@ import (
 // schema is the name of the format, in the first line of a file.
 const schema = "carboy.dev/egress-log/v1"
 
-// Kind is the kind of a record.
-type Kind string
+// EntryKind is the kind of an entry.
+type EntryKind string
 
-// Kinds of records.
+// Kinds of entries.
 const (
-	Head       Kind = "head"       // the first line
-	Name       Kind = "name"       // a DNS question
-	Connection Kind = "connection" // a connection that ended or was refused
-	Request    Kind = "request"    // an HTTP request that was answered or cut off
-	Found      Kind = "found"      // a secret going out, an injected instruction coming in
-	Limit      Kind = "limit"      // a limit was reached
-	Routes     Kind = "routes"     // other routes apply from here on
-	LeftOut    Kind = "left-out"   // Count records are missing here, or from here on; Detail says why
+	Head       EntryKind = "head"       // the first line
+	Name       EntryKind = "name"       // a DNS question
+	Connection EntryKind = "connection" // a connection that ended or was refused
+	Request    EntryKind = "request"    // an HTTP request that was answered or cut off
+	Found      EntryKind = "found"      // a secret going out, an injected instruction coming in
+	Limit      EntryKind = "limit"      // a limit was reached
+	Routes     EntryKind = "routes"     // other routes apply from here on
+	LeftOut    EntryKind = "left-out"   // Count records are missing here, or from here on; Detail says why
 )
 
-// Record is one line. Its text comes from inside the bottle, without secrets. Escape
+// Entry is one line. Its text comes from inside the bottle, without secrets. Escape
 // it before showing it.
-type Record struct {
+type Entry struct {
 	Schema string    `json:"schema,omitempty"` // in the Head
 	Run    string    `json:"run,omitempty"`    // in the Head
 	Time   time.Time `json:"t"`
-	Kind   Kind      `json:"kind"`
+	Kind   EntryKind `json:"kind"`
 	// Verdict is allowed or refused; empty where nothing was decided.
 	Verdict string `json:"verdict,omitempty"`
 
@@ -76,7 +76,7 @@ type Record struct {
 }
 
 // notable reports whether r is anything else than an allowed event.
-func (r *Record) notable() bool { return r.Verdict != "allowed" }
+func (r *Entry) notable() bool { return r.Verdict != "allowed" }
 
 // Levels of logging.
 const (
@@ -93,10 +93,10 @@ type Options struct {
 	// Max bounds the file, in bytes; 0: DefaultMax.
 	Max int64
 	// Clean removes secrets from a record. The Log's goroutine calls it before OnNotable.
-	Clean func(*Record)
+	Clean func(*Entry)
 	// OnNotable is called for each Notable record, at any level, in order, from the Log's
 	// goroutine. It may be nil.
-	OnNotable func(*Record)
+	OnNotable func(*Entry)
 }
 
 // defaultMax is the default bound of a file, in bytes.
@@ -114,7 +114,7 @@ type Log struct {
 
 	mu    sync.Mutex
 	level int
-	queue []Record
+	queue []Entry
 	ended bool
 	lost  [2]uint64 // records that the queue had no room for: allowed, notable
 
@@ -154,7 +154,7 @@ func (l *Log) SetLevel(n int) {
 }
 
 // Put queues a record. It does not block.
-func (l *Log) Put(r Record) {
+func (l *Log) Put(r Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	notable := r.notable()
@@ -214,7 +214,7 @@ func (l *Log) work() {
 	l.acct.Err = l.err
 }
 
-func (l *Log) write(batch []Record, lost [2]uint64, level int) {
+func (l *Log) write(batch []Entry, lost [2]uint64, level int) {
 	var b bytes.Buffer
 	n := int64(0)
 	for i := range batch {
@@ -231,7 +231,7 @@ func (l *Log) write(batch []Record, lost [2]uint64, level int) {
 	l.acct.Unreported += int64(lost[1])
 	if missing := lost[0] + lost[1]; missing > 0 && level > levelNone {
 		l.acct.LeftOut += int64(missing)
-		n += l.add(&b, &Record{Time: time.Now(), Kind: LeftOut, Count: missing, Detail: "too many came at once"})
+		n += l.add(&b, &Entry{Time: time.Now(), Kind: LeftOut, Count: missing, Detail: "too many came at once"})
 	}
 	l.flush(b.Bytes(), n)
 }
@@ -239,13 +239,13 @@ func (l *Log) write(batch []Record, lost [2]uint64, level int) {
 // add appends r's line to b, or leaves it out, and returns the number of lines that it
 // appended. The last sixteenth of the file is reserved for findings and for records of
 // what is missing, the quarter before that for refusals.
-func (l *Log) add(b *bytes.Buffer, r *Record) (n int64) {
+func (l *Log) add(b *bytes.Buffer, r *Entry) (n int64) {
 	if l.err != nil {
 		l.acct.LeftOut++
 		return 0
 	}
 	if l.size == 0 && b.Len() == 0 {
-		n += appendLine(b, &Record{Schema: schema, Run: l.o.Run, Time: r.Time, Kind: Head})
+		n += appendLine(b, &Entry{Schema: schema, Run: l.o.Run, Time: r.Time, Kind: Head})
 	}
 	bound, full := l.o.Max, (*bool)(nil)
 	switch {
@@ -270,17 +270,17 @@ func (l *Log) add(b *bytes.Buffer, r *Record) (n int64) {
 		if r.notable() {
 			what = "refused ones"
 		}
-		n += appendLine(b, &Record{Time: r.Time, Kind: LeftOut, Detail: what + " are left out from here on: this file has met its bound"})
+		n += appendLine(b, &Entry{Time: r.Time, Kind: LeftOut, Detail: what + " are left out from here on: this file has met its bound"})
 	}
 	return n
 }
 
 // appendLine appends r and returns the number of lines, 0 or 1.
-func appendLine(b *bytes.Buffer, r *Record) int64 {
+func appendLine(b *bytes.Buffer, r *Entry) int64 {
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)
 	if e.Encode(r) != nil {
-		return 0 // a Record has no value that can't be encoded
+		return 0 // an Entry has no value that can't be encoded
 	}
 	return 1
 }
@@ -328,13 +328,13 @@ func (r *Reader) Close() error { return r.f.Close() }
 
 // Next returns the next record and its line, or nil at the current end of the file.
 // The line is valid until the next call.
-func (r *Reader) Next() (*Record, []byte, error) {
+func (r *Reader) Next() (*Entry, []byte, error) {
 	for {
 		if i := bytes.IndexByte(r.buf, '\n'); i >= 0 {
 			line := r.buf[:i+1]
 			r.buf = r.buf[i+1:]
 			r.line++
-			rec := &Record{}
+			rec := &Entry{}
 			if err := json.Unmarshal(line, rec); err != nil {
 				return nil, nil, fmt.Errorf("%s:%d: %w", r.f.Name(), r.line, err)
 			}

@@ -18,17 +18,17 @@ import (
 )
 
 // logAt starts a log in a new file.
-func logAt(t *testing.T, level int, max int64, told func(*Record)) (*Log, string) {
+func logAt(t *testing.T, level int, max int64, told func(*Entry)) (*Log, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "egress")
 	return Start(level, Options{
 		Open: func() (*os.File, error) { return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600) },
 		Run:  "01k9x3m7q8r5t2v6w4y0z1a2b3", Max: max, OnNotable: told,
-		Clean: func(r *Record) { r.Path = strings.ReplaceAll(r.Path, "hunter2", "[redacted]") },
+		Clean: func(r *Entry) { r.Path = strings.ReplaceAll(r.Path, "hunter2", "[redacted]") },
 	}), path
 }
 
-func read(t *testing.T, path string) (out []Record) {
+func read(t *testing.T, path string) (out []Entry) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,18 +51,18 @@ func read(t *testing.T, path string) (out []Record) {
 	}
 }
 
-func request(verdict, path string) Record {
-	return Record{Time: time.Unix(1, 0).UTC(), Kind: Request, Verdict: verdict, Host: "a.example", Port: 443, Method: "GET", Path: path}
+func request(verdict, path string) Entry {
+	return Entry{Time: time.Unix(1, 0).UTC(), Kind: Request, Verdict: verdict, Host: "a.example", Port: 443, Method: "GET", Path: path}
 }
 
 // TestLevels: the level affects the file, not Told. Both are clean.
 func TestLevels(t *testing.T) {
 	for level, want := range []string{"", "head refused:/[redacted] found:", "head allowed:/a refused:/[redacted] found:"} {
 		var told []string
-		l, path := logAt(t, level, 0, func(r *Record) { told = append(told, string(r.Kind)+r.Path) })
+		l, path := logAt(t, level, 0, func(r *Entry) { told = append(told, string(r.Kind)+r.Path) })
 		l.Put(request("allowed", "/a"))
 		l.Put(request("refused", "/hunter2"))
-		l.Put(Record{Kind: Found, What: "known-secret", Action: "blocked"})
+		l.Put(Entry{Kind: Found, What: "known-secret", Action: "blocked"})
 		a := l.End()
 		l.Put(request("refused", "/late"))
 		var got []string
@@ -99,7 +99,7 @@ func TestLevels(t *testing.T) {
 func TestBound(t *testing.T) {
 	const max = 64 << 10
 	l, path := logAt(t, LevelAll, max, nil)
-	put := func(n int, r Record) {
+	put := func(n int, r Entry) {
 		for range n {
 			l.Put(r)
 			for len(l.wake) > 0 { // as fast as it is taken
@@ -109,7 +109,7 @@ func TestBound(t *testing.T) {
 	}
 	put(2000, request("allowed", "/"))
 	put(2000, request("refused", "/"))
-	put(10, Record{Time: time.Unix(1, 0), Kind: Found, What: "known-secret"})
+	put(10, Entry{Time: time.Unix(1, 0), Kind: Found, What: "known-secret"})
 	a := l.End()
 	fi, err := os.Stat(path)
 	if err != nil || fi.Size() > max {
@@ -133,7 +133,7 @@ func TestFlood(t *testing.T) {
 	hold := make(chan struct{})
 	var once sync.Once
 	told := 0
-	l, path := logAt(t, LevelAll, 1<<30, func(*Record) { once.Do(func() { <-hold }); told++ })
+	l, path := logAt(t, LevelAll, 1<<30, func(*Entry) { once.Do(func() { <-hold }); told++ })
 	const each = 3 * maxQueue
 	for i := range each {
 		l.Put(request("allowed", fmt.Sprint("/", i)))
@@ -160,13 +160,13 @@ func TestFlood(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	l := Start(LevelAll, Options{
 		Open:  func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) },
-		Clean: func(*Record) {},
+		Clean: func(*Entry) {},
 	})
 	l.Put(request("refused", "/"))
 	if a := l.End(); !errors.Is(a.Err, unix.ENOSPC) || a.Records != 0 || a.LeftOut == 0 {
 		t.Errorf("%+v", a)
 	}
-	l = Start(LevelAll, Options{Open: func() (*os.File, error) { return nil, unix.EROFS }, Clean: func(*Record) {}})
+	l = Start(LevelAll, Options{Open: func() (*os.File, error) { return nil, unix.EROFS }, Clean: func(*Entry) {}})
 	l.Put(request("refused", "/"))
 	if a := l.End(); !errors.Is(a.Err, unix.EROFS) {
 		t.Errorf("%+v", a)
@@ -188,7 +188,7 @@ func TestReader(t *testing.T) {
 	}
 	r := NewReader(f)
 	defer r.Close()
-	next := func() *Record {
+	next := func() *Entry {
 		rec, _, err := r.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	props := s.Properties(s.Root())
-	for f := range reflect.TypeFor[Record]().Fields() {
+	for f := range reflect.TypeFor[Entry]().Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if _, ok := props[name]; !ok {
 			t.Errorf("%s is written and not published", name)

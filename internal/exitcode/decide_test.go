@@ -133,7 +133,7 @@ func TestOfShip(t *testing.T) {
 	}
 }
 
-// Of several hosts, the code of the one that needs a person first counts.
+// TestWorstShip: of several hosts, the one that most needs a person decides the code.
 func TestWorstShip(t *testing.T) {
 	order := []int{exitcode.Signal(syscall.SIGINT), 10, 1, 8, 7, 14, 6, 5, 4, 3, 9, 0}
 	for i, bad := range order {

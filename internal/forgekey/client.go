@@ -257,7 +257,7 @@ func message(text []byte) string {
 
 // find lists the forge's keys that are r's public key. A key with only the same title
 // belongs to another machine's bottle of that name.
-func (c *client) find(ctx context.Context, r *Record) ([]deployKey, error) {
+func (c *client) find(ctx context.Context, r *KeyRecord) ([]deployKey, error) {
 	var found []deployKey
 	seen := map[string]bool{}
 	for page := 1; page <= maxPages; page++ {

@@ -157,8 +157,8 @@ func (o Options) filled() Options {
 	return o
 }
 
-// Record describes one key. It does not hold the private key.
-type Record struct {
+// KeyRecord describes one key. It does not hold the private key.
+type KeyRecord struct {
 	Schema string `json:"schema"`
 	// Name is the repository's name in the bottle. Title is the key's title at the forge.
 	Name   string `json:"name"`
@@ -174,7 +174,7 @@ type Record struct {
 }
 
 // Fingerprint returns the key's fingerprint as ssh-keygen -l shows it.
-func (r *Record) Fingerprint() string {
+func (r *KeyRecord) Fingerprint() string {
 	k, _, _, _, err := ssh.ParseAuthorizedKey([]byte(r.Public))
 	if err != nil {
 		return ""
@@ -187,7 +187,7 @@ const recordKind = "deploy-key"
 // LeftError means that a key may still be at a forge, and that this machine could not
 // remove it.
 type LeftError struct {
-	Record Record
+	Record KeyRecord
 	Err    error
 }
 
@@ -209,7 +209,7 @@ func (e *LeftError) Advice() string {
 // Key is a key that the forge has.
 type Key struct {
 	Signer ssh.Signer
-	Record Record
+	Record KeyRecord
 }
 
 // keyName reports whether s may be the name of a key and its record on disk: a name of a
@@ -259,7 +259,7 @@ func Make(ctx context.Context, o Options, name, title string, to Target, tokenEn
 	if err != nil {
 		return fail(err)
 	}
-	rec := Record{
+	rec := KeyRecord{
 		Schema: store.Schema(recordKind), Name: name, Title: title, Target: to, TokenEnv: tokenEnv, Asked: time.Now().UTC(),
 		Public: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(authorized))),
 	}
@@ -293,7 +293,7 @@ func Make(ctx context.Context, o Options, name, title string, to Target, tokenEn
 
 // create adds the key at the forge and sets its id. It trusts an answer only if that holds
 // the key. Otherwise the forge's list of keys decides.
-func (r *Record) create(ctx context.Context, c *client) error {
+func (r *KeyRecord) create(ctx context.Context, c *client) error {
 	made, err := c.forge.create(ctx, c, r.Target.Repo, r.Title, r.Public)
 	if err == nil && made.ID != "" && sameKey(made.Key, r.Public) {
 		r.ID = made.ID
@@ -327,7 +327,7 @@ func declined(err error) bool {
 
 // Revoke removes a key at the forge, and then here. A key that the forge no longer lists
 // counts as removed. Otherwise the error is a [LeftError], and the record stays.
-func Revoke(ctx context.Context, o Options, r Record) error {
+func Revoke(ctx context.Context, o Options, r KeyRecord) error {
 	o = o.filled()
 	left := func(err error) error { return &LeftError{r, err} }
 	if o.Token.Empty() {
@@ -368,7 +368,7 @@ func Revoke(ctx context.Context, o Options, r Record) error {
 
 // Left returns the records of keys that may be at a forge, by name. A record that cannot be
 // read is an error: nobody would revoke its key.
-func Left(dir string) ([]Record, error) {
+func Left(dir string) ([]KeyRecord, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -376,7 +376,7 @@ func Left(dir string) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Record
+	var out []KeyRecord
 	for _, e := range entries {
 		if name, ok := strings.CutSuffix(e.Name(), recordSuffix); ok && keyName(name) {
 			r, err := read(dir, name)
@@ -389,8 +389,8 @@ func Left(dir string) ([]Record, error) {
 	return out, nil
 }
 
-func read(dir, name string) (*Record, error) {
-	r := &Record{}
+func read(dir, name string) (*KeyRecord, error) {
+	r := &KeyRecord{}
 	path := filepath.Join(dir, name+recordSuffix)
 	if err := store.ReadJSON(path, recordKind, r); err != nil {
 		return nil, err
@@ -401,7 +401,7 @@ func read(dir, name string) (*Record, error) {
 	return r, nil
 }
 
-func (r *Record) write(dir string) error {
+func (r *KeyRecord) write(dir string) error {
 	return store.WriteJSON(filepath.Join(dir, r.Name+recordSuffix), recordKind, r)
 }
 

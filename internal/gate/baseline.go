@@ -325,9 +325,9 @@ func differingBelow(ctx context.Context, base, change *Tree, dirs []string) ([]s
 	})
 }
 
-// differingFiles returns the files, of those that pick selects, that differ between base
+// differingFiles returns the files, of those that selected reports, that differ between base
 // and change.
-func differingFiles(ctx context.Context, base, change *Tree, pick func(string) bool) ([]string, error) {
+func differingFiles(ctx context.Context, base, change *Tree, selected func(string) bool) ([]string, error) {
 	type content struct {
 		mode FileMode
 		sum  [sha256.Size]byte
@@ -338,7 +338,7 @@ func differingFiles(ctx context.Context, base, change *Tree, pick func(string) b
 			return nil, err
 		}
 		for _, f := range t.Files {
-			if pick(f.Path) {
+			if selected(f.Path) {
 				t.noteRead(f.Path)
 				s := both[f.Path]
 				s[i] = content{f.Mode, t.sums[f.Path]}

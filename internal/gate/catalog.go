@@ -42,7 +42,7 @@ type PhaseLimits struct {
 // Signal is a signal of a catalog.
 type Signal struct {
 	Name string
-	Kind *Kind
+	Kind *SignalKind
 	Line int // line in the catalog
 
 	// Only kinds that run a command have the following fields.

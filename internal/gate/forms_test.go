@@ -45,7 +45,7 @@ func hostileVerdict(t testing.TB) *Verdict {
 			{Name: "policy", Kind: "policy", Outcome: Final, Findings: found, Why: hostileNames[7]},
 			{Name: "tests", Kind: "tests", Outcome: Failed, Findings: found},
 			{Name: "late", Kind: "build", Outcome: Unavailable, Why: hostileNames[1]},
-			{Name: "both", Kind: "tests", Outcome: Escalated, Why: "witnesses disagree"},
+			{Name: "both", Kind: "tests", Outcome: Escalated, Why: "exit code and report disagree"},
 			{Name: "good", Kind: "build", Outcome: Passed},
 		},
 		Phases: []*Phase{

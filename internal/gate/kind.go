@@ -23,8 +23,8 @@ type facts interface {
 // signal is unavailable, and does not pass.
 type Judge[F facts] func(context.Context, *Case) (F, []Finding, error)
 
-// Kind is a kind of signal that catalogs can ask for.
-type Kind struct {
+// SignalKind is a kind of signal that catalogs can ask for.
+type SignalKind struct {
 	Name, Summary string
 	// Runs: signals of this kind run a command, with limits.
 	Runs bool
@@ -43,12 +43,12 @@ type Kind struct {
 
 type evaluator func(context.Context, *Case) (facts, []Finding, error)
 
-var kinds = map[string]*Kind{}
+var kinds = map[string]*SignalKind{}
 
 // register adds a kind; call it from an init function. parse reads the kind's own keys of
 // a signal, reports mistakes with Value.Bad, and returns the evaluator. register panics
 // if the type of the facts is not allowed: that is a mistake in the program.
-func register[F facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
+func register[F facts](k SignalKind, parse func(*Signal, document.Mapping) Judge[F]) {
 	if why := badFacts(reflect.TypeFor[F](), map[reflect.Type]bool{}); why != "" {
 		panic("gate: kind " + k.Name + ": " + why)
 	}
@@ -76,8 +76,8 @@ func register[F facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
 }
 
 // Kinds returns all registered kinds, sorted by name.
-func Kinds() []Kind {
-	var out []Kind
+func Kinds() []SignalKind {
+	var out []SignalKind
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		out = append(out, *kinds[name])
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true, ByCode: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
+	register(SignalKind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true, ByCode: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
 		return evaluateRun
 	})
-	register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, ByCode: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
+	register(SignalKind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, ByCode: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
 		mayChange := m.Get("lockfiles").OneOf("unchanged", "may-change") == "may-change"
 		return func(ctx context.Context, c *Case) (installFacts, []Finding, error) {
 			f := installFacts{MayChange: mayChange}

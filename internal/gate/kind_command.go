@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "command", Summary: "a command's facts, in JSON, are as a schema in the catalog says", Runs: true, Keys: []string{"facts"}}, func(_ *Signal, m document.Mapping) Judge[declaredFacts] {
+	register(SignalKind{Name: "command", Summary: "a command's facts, in JSON, are as a schema in the catalog says", Runs: true, Keys: []string{"facts"}}, func(_ *Signal, m document.Mapping) Judge[declaredFacts] {
 		wants := parseDeclaredFacts(m.Need("facts"))
 		return func(ctx context.Context, c *Case) (declaredFacts, []Finding, error) {
 			return evaluateDeclared(ctx, c, wants)

@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "coverage", Summary: "tests execute enough of the statements, by Go's cover profile", Runs: true, Keys: []string{"profile", "min"}},
+	register(SignalKind{Name: "coverage", Summary: "tests execute enough of the statements, by Go's cover profile", Runs: true, Keys: []string{"profile", "min"}},
 		func(_ *Signal, m document.Mapping) Judge[coverageFacts] {
 			profile, least := m.Need("profile").Text(), m.Need("min").Int(1, 1, 100)
 			if profile != "" && badPath(profile) != "" {

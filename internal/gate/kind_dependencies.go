@@ -11,14 +11,14 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "vulnerabilities", Summary: "no package of the lockfiles has an advisory", Keys: []string{"fail", "accept"}}, func(_ *Signal, m document.Mapping) Judge[vulnerabilityFacts] {
+	register(SignalKind{Name: "vulnerabilities", Summary: "no package of the lockfiles has an advisory", Keys: []string{"fail", "accept"}}, func(_ *Signal, m document.Mapping) Judge[vulnerabilityFacts] {
 		all := m.Get("fail").OneOf("new", "all") == "all"
 		accept := m.Get("accept").Strings()
 		return func(ctx context.Context, c *Case) (vulnerabilityFacts, []Finding, error) {
 			return vulnerabilities(ctx, c, all, accept)
 		}
 	})
-	register(Kind{Name: "licences", Summary: "packages of the lockfiles have licences that are allowed", Keys: []string{"allow", "packages"}}, func(_ *Signal, m document.Mapping) Judge[licenceFacts] {
+	register(SignalKind{Name: "licences", Summary: "packages of the lockfiles have licences that are allowed", Keys: []string{"allow", "packages"}}, func(_ *Signal, m document.Mapping) Judge[licenceFacts] {
 		allow := m.Need("allow").Strings()
 		names, values := m.Get("packages").Entries()
 		said := make([]string, len(names))

@@ -16,7 +16,7 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(s *Signal, m document.Mapping) Judge[policyFacts] {
+	register(SignalKind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(s *Signal, m document.Mapping) Judge[policyFacts] {
 		p := policy{
 			frozen: m.Get("frozen").Strings(), files: m.Get("max_files").Int(1000, 1, maxFiles), bytes: cmp.Or(m.Get("max_bytes").Size(), 8<<20),
 			lines:    m.Get("max_lines").Int(20_000, 1, 1<<30),

@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "secrets", Summary: "no key or token is in what the change adds", Final: true, Keys: []string{"allow"}}, func(_ *Signal, m document.Mapping) Judge[secretFacts] {
+	register(SignalKind{Name: "secrets", Summary: "no key or token is in what the change adds", Final: true, Keys: []string{"allow"}}, func(_ *Signal, m document.Mapping) Judge[secretFacts] {
 		allow := m.Get("allow").Strings()
 		return func(ctx context.Context, c *Case) (secretFacts, []Finding, error) {
 			return findSecrets(ctx, c, allow)

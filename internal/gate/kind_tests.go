@@ -16,7 +16,7 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "tests", Summary: "no test fails, and each that passed on the base is there and passes", Runs: true, Keys: []string{"format", "results", "runner", "accept"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
+	register(SignalKind{Name: "tests", Summary: "no test fails, and each that passed on the base is there and passes", Runs: true, Keys: []string{"format", "results", "runner", "accept"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
 		k := testsKind{
 			format: m.Need("format").OneOf("go", "junit", "pytest", "jest", "vitest"), results: m.Get("results").Text(),
 			runner: m.Get("runner").Strings(), accept: m.Get("accept").Strings(),

@@ -10,7 +10,7 @@ import (
 )
 
 func init() {
-	register(Kind{Name: "trace", Summary: "phases do what the baseline allows, as the kernel inside saw it", Last: true, Final: true, Keys: []string{"of", "watch"}}, func(s *Signal, m document.Mapping) Judge[traceFacts] {
+	register(SignalKind{Name: "trace", Summary: "phases do what the baseline allows, as the kernel inside saw it", Last: true, Final: true, Keys: []string{"of", "watch"}}, func(s *Signal, m document.Mapping) Judge[traceFacts] {
 		t := traceKind{of: m.Need("of").Strings()}
 		if m.Get("of").Present() && len(t.of) == 0 {
 			m.Get("of").Bad("names no signal", "name signals that run something: of: [tests]")

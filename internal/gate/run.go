@@ -111,7 +111,7 @@ type Phase struct {
 	Signal  string   `json:"signal"`
 	On      string   `json:"on"`
 	Command []string `json:"command"`
-	// Of is the id of the verdict for which it ran; empty: this one.
+	// Of is the id of the verdict for which the phase ran; empty: this one.
 	Of string `json:"of_verdict,omitempty"`
 	// Stale says why it ran without the caches; nil: it had them, or there were none.
 	Stale *Stale `json:"stale,omitempty"`

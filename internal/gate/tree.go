@@ -207,11 +207,11 @@ func (s verifiedSource) each(ctx context.Context, files []File, f func(File, []b
 
 func (t *Tree) contents() source { return verifiedSource{t} }
 
-// Each calls f with the content of each file that pick selects, in any order. f must not
+// Each calls f with the content of each file that selected reports, in any order. f must not
 // keep the bytes.
-func (t *Tree) Each(ctx context.Context, pick func(File) bool, f func(File, []byte) error) error {
+func (t *Tree) Each(ctx context.Context, selected func(File) bool, f func(File, []byte) error) error {
 	return t.each(ctx, func(x File) bool {
-		if !pick(x) {
+		if !selected(x) {
 			return false
 		}
 		t.noteRead(x.Path)
@@ -219,10 +219,10 @@ func (t *Tree) Each(ctx context.Context, pick func(File) bool, f func(File, []by
 	}, f)
 }
 
-func (t *Tree) each(ctx context.Context, pick func(File) bool, f func(File, []byte) error) error {
+func (t *Tree) each(ctx context.Context, selected func(File) bool, f func(File, []byte) error) error {
 	var want []File
 	for _, x := range t.Files {
-		if pick(x) {
+		if selected(x) {
 			want = append(want, x)
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// warmWorld is a runner whose phases compile what is not in their cache, by the time,
-// size and name of a file, as compilers do.
+// warmWorld is a runner whose phases compile the files that are not in their cache. Like
+// compilers, they recognize a file by its time, size and name.
 type warmWorld struct {
 	mu           sync.Mutex // phases run side by side
 	t            *testing.T

@@ -57,11 +57,11 @@ const (
 	RulingMask         // the value is replaced by asterisks where that is possible
 )
 
-// Answer holds a person's decision. Words is shown to the client that made the
+// Answer holds a person's decision. Message is shown to the client that made the
 // request.
 type Answer struct {
-	Ruling Ruling
-	Words  string
+	Ruling  Ruling
+	Message string
 }
 
 // maxAsking bounds the requests of one bottle that wait for an answer at once.
@@ -108,7 +108,7 @@ func (w *inspector) ask(f scan.Finding, value []byte) scan.Action {
 	} else if value != nil {
 		digest = g.asking.digest("found", value)
 	} else {
-		return w.applyAnswer(f, Answer{Words: "it is not there as a whole, so nobody can be asked"})
+		return w.applyAnswer(f, Answer{Message: "it is not there as a whole, so nobody can be asked"})
 	}
 	if a, ok := x.rulings.Load(digest); ok {
 		// The same value was already decided in this exchange.
@@ -116,7 +116,7 @@ func (w *inspector) ask(f scan.Finding, value []byte) scan.Action {
 	}
 	if g.asking.waiting.Add(1) > maxAsking {
 		g.asking.waiting.Add(-1)
-		return w.applyAnswer(f, Answer{Words: "too many requests wait for an answer"})
+		return w.applyAnswer(f, Answer{Message: "too many requests wait for an answer"})
 	}
 	defer g.asking.waiting.Add(-1)
 	h := Held{
@@ -127,7 +127,7 @@ func (w *inspector) ask(f scan.Finding, value []byte) scan.Action {
 	defer done()
 	a := g.asking.asker.Ask(ctx, h)
 	if ctx.Err() != nil {
-		return w.applyAnswer(f, Answer{Words: "the request was given up"})
+		return w.applyAnswer(f, Answer{Message: "the request was given up"})
 	}
 	// The routes may have changed during the wait.
 	if x.now.Load() != nil {
@@ -149,10 +149,10 @@ func (w *inspector) applyAnswer(f scan.Finding, a Answer) scan.Action {
 	case a.Ruling == RulingMask && !f.Sealed:
 		act = scan.Redact
 	case a.Ruling == RulingMask:
-		a.Words = "it was to be masked, and can't be: a part of it has left, or it is compressed"
+		a.Message = "it was to be masked, and can't be: a part of it has left, or it is compressed"
 	}
-	if act == scan.Block && a.Words != "" {
-		w.x.refusalText.Store(&a.Words)
+	if act == scan.Block && a.Message != "" {
+		w.x.refusalText.Store(&a.Message)
 	}
 	w.found(f, act, false)
 	return act

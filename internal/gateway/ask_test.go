@@ -41,7 +41,7 @@ func (p *person) take() []Held {
 }
 
 func saying(r Ruling) func(context.Context, Held) Answer {
-	return func(context.Context, Held) Answer { return Answer{Ruling: r, Words: "said somebody"} }
+	return func(context.Context, Held) Answer { return Answer{Ruling: r, Message: "said somebody"} }
 }
 
 func (p *person) option(c *Config) { c.Ask = p }
@@ -66,7 +66,7 @@ func testHeld(t *testing.T, h2 bool) {
 		if got := up.got.String(); holds(got, watchedValue) {
 			leaked.Store(got)
 		}
-		return Answer{Ruling: now.Load().(Ruling), Words: "said somebody"}
+		return Answer{Ruling: now.Load().(Ruling), Message: "said somebody"}
 	}
 	o := newTLSWorld(t, askRoutes, up, watching, p.option)
 	c := o.client(h2)
@@ -304,7 +304,7 @@ func TestHeldMessage(t *testing.T) {
 	var now atomic.Value // Ruling
 	p := &person{}
 	p.answer = func(_ context.Context, h Held) Answer {
-		return Answer{Ruling: now.Load().(Ruling), Words: "said somebody"}
+		return Answer{Ruling: now.Load().(Ruling), Message: "said somebody"}
 	}
 	o := newTLSWorld(t, askRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		fmt.Fprint(c, accept(r)+"\r\n")

@@ -31,13 +31,13 @@ type detectors struct {
 	spare    *scan.Spare    // shared by the whole bottle
 	inbound  func() (*scan.Rules, error)
 
-	mu     sync.Mutex
-	known  *scan.WatchedSecrets
-	folded *scan.Rules
-	out    map[outboundKey]*scan.Rules
+	mu      sync.Mutex
+	watched *scan.WatchedSecrets
+	folded  *scan.Rules
+	out     map[outboundKey]*scan.Rules
 }
 
-type outboundKey struct{ tokens, known, entropy bool }
+type outboundKey struct{ tokens, watched, entropy bool }
 
 func newDetectors(secrets map[string]secret.Value, coverage *scan.Coverage, spare *scan.Spare) *detectors {
 	return &detectors{secrets: secrets, coverage: coverage, spare: spare, inbound: sync.OnceValues(scan.NewInjections), out: map[outboundKey]*scan.Rules{}}
@@ -55,15 +55,15 @@ func (d *detectors) outbound(s policy.Scan) (*scan.Rules, error) {
 		return r, nil
 	}
 	c := scan.Config{Tokens: kind.tokens}
-	if kind.known {
-		if d.known == nil {
+	if kind.watched {
+		if d.watched == nil {
 			k, err := scan.NewWatchedSecrets(d.secrets)
 			if err != nil {
 				return nil, err
 			}
-			d.known = k
+			d.watched = k
 		}
-		c.Watched = d.known
+		c.Watched = d.watched
 	}
 	if kind.entropy {
 		c.Entropy = &scan.Entropy{}
@@ -136,8 +136,8 @@ const leastToken = 20
 
 var namedTokens = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true, AnyCase: true}) })
 
-// findInNames looks in those parts of text that are names for tokens, of which a name
-// keeps the letters and loses their case. passes is as for findFolded.
+// findInNames searches those parts of text that are names for tokens, in any letter case:
+// HTTP folds the case of names. passes is as for findFolded.
 func (d *detectors) findInNames(text []byte, parts []part, passes func(scan.Finding) bool) (scan.Finding, error) {
 	var names []byte
 	for _, p := range parts {

@@ -70,7 +70,7 @@ type Config struct {
 	// Host is the host's end of the wire. The gateway takes ownership, also
 	// when New fails.
 	Host *os.File
-	// Lanes are the wire's shared-memory channels; the gateway takes ownership, also
+	// Channels are the wire's shared-memory channels; the gateway takes ownership, also
 	// when New fails. If zero, all connections come as packets.
 	Channels wire.ChannelFiles
 	// Wire is the configuration that both ends share; zero means wire.DefaultConfig.

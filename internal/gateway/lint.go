@@ -123,10 +123,10 @@ func (c *lintConn) Read(b []byte) (int, error) {
 // sent to it. It may have shut down its side only, or be gone.
 const halfCloseWait = 30 * time.Second
 
-// halfClosed returns the end of a read after the client's last byte. To the server
-// that would be the end of the pending request, whose answer a half-closed client
-// still waits for. So it blocks until the answer is out, or until the answer has not
-// moved for a while. A client that is gone resets what it is sent.
+// halfClosed delays the end of a read after the client's last byte. The end would cancel
+// the pending request, although a half-closed client still waits for the answer. So
+// halfClosed blocks until the answer is out or makes no progress for a while. A client
+// that is gone resets the connection.
 func (c *lintConn) halfClosed() error {
 	if c.asked.Load() == 0 {
 		return io.EOF

@@ -365,7 +365,7 @@ func TestHeads(t *testing.T) {
 	})
 }
 
-// TestSlowStreams: a stream with occasional data lives. A silent one ends, and the
+// TestSlowStreams: a stream with occasional data stays open. A silent one ends, and the
 // record says why.
 func TestSlowStreams(t *testing.T) {
 	eachPair(t, func(rw http.ResponseWriter, r *http.Request) {

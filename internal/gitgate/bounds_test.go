@@ -122,7 +122,7 @@ func TestOtherFormat(t *testing.T) {
 	git(t, w, "push", "-q", "origin", "trunk")
 }
 
-// The objects that pushes make the gate fetch are bounded, as long as the gate keeps them.
+// TestBaseKept: the gate bounds the kept objects that pushes make it fetch.
 func TestBaseKept(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)

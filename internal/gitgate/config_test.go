@@ -77,7 +77,7 @@ func TestNewCleans(t *testing.T) {
 
 // A gate refuses requests beyond its bound, and all of them after it was closed.
 func TestFullAndClosed(t *testing.T) {
-	g, _ := newGate(t, Config{Repos: []Repo{{Name: "app", URL: newUpstreamRepo(t)}}, Limits: Limits{Concurrent: 1}})
+	g, _ := newGate(t, Config{Repos: []Repo{{Name: "app", URL: newUpstreamRepo(t)}}, Limits: Bounds{Concurrent: 1}})
 	list := func() (int, string) {
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, httptest.NewRequest("GET", "/app.git/info/refs?service=git-upload-pack", nil))

@@ -96,7 +96,7 @@ func FuzzAhead(f *testing.F) {
 	f.Add([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01"), false)
 	f.Add([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x02\x33x\x9c\x4b\x4c\x4a\x06\x00\x02\x4d\x01\x27\x20x\x9c\x03\x00\x00\x00\x00\x01"), false)
 	f.Add([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01\x71"+strings.Repeat("a", 32)+"x\x9c\x03\x00\x00\x00\x00\x01"), true)
-	g, _ := newGate(f, Config{Limits: Limits{Unpacked: 1 << 20}})
+	g, _ := newGate(f, Config{Limits: Bounds{Unpacked: 1 << 20}})
 	g.aheadFrom = packHead
 	f.Fuzz(func(t *testing.T, pack []byte, long bool) {
 		format := "sha1"

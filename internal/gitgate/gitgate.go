@@ -67,9 +67,9 @@ type SSHAccess struct {
 	HostKeys []ssh.PublicKey
 }
 
-// Limits bounds what a bottle and an upstream can cause. Zero means the default, which is
+// Bounds limits what a bottle and an upstream can cause. Zero means the default, which is
 // given at each field.
-type Limits struct {
+type Bounds struct {
 	Pack       int64         // bytes of one push; 1 GiB
 	Unpacked   int64         // bytes of its unpacked objects; 16 GiB
 	Objects    int           // of one push; 1,000,000
@@ -87,7 +87,7 @@ type Limits struct {
 // maxKept bounds the pushes that are on disk at a time.
 const maxKept = 8
 
-func (l *Limits) fill() {
+func (l *Bounds) fill() {
 	def := func(p *int64, v int64) {
 		if *p == 0 {
 			*p = v
@@ -133,7 +133,7 @@ type Config struct {
 	Coverage *scan.Coverage
 	// Observe is called after each exchange, possibly from several goroutines at once.
 	Observe func(Event)
-	Limits  Limits
+	Limits  Bounds
 	// Roots are the certificates that verify https upstreams. nil means the system's.
 	Roots *x509.CertPool
 }
@@ -312,7 +312,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		method = http.MethodGet
 	}
 	switch {
-	case r.Method != method && known[what]:
+	case r.Method != method && services[what]:
 		w.Header().Set("Allow", method)
 		plain(w, http.StatusMethodNotAllowed, "git does not ask like this")
 	case what == "info/refs":
@@ -331,7 +331,7 @@ const (
 	receivePack = "git-receive-pack"
 )
 
-var known = map[string]bool{"info/refs": true, uploadPack: true, receivePack: true}
+var services = map[string]bool{"info/refs": true, uploadPack: true, receivePack: true}
 
 // splitPath splits /<name>.git/<service>. A clone of "….git/" sends two slashes.
 func splitPath(p string) (name, what string, ok bool) {

@@ -20,7 +20,7 @@ type httpsUpstream struct {
 	user   string
 	token  secret.Value
 	client *http.Client
-	limits Limits
+	limits Bounds
 
 	mu   sync.Mutex
 	base *url.URL // of the repository; a redirect may change its path

@@ -186,7 +186,7 @@ func line(s string) string { return string(appendLine(nil, s)) }
 // Malformed packs, sent without git.
 func TestHostilePacks(t *testing.T) {
 	up := newUpstreamRepo(t)
-	g, base := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Limits{Pack: 64 << 10, Objects: 100, Refs: 3}})
+	g, base := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Bounds{Pack: 64 << 10, Objects: 100, Refs: 3}})
 	w := cloneOf(t, base)
 	cmd, pack := rawPush(t, w)
 	commands := line(cmd) + "0000"
@@ -265,7 +265,7 @@ func TestHostilePacks(t *testing.T) {
 func TestHostileRequests(t *testing.T) {
 	up := newUpstreamRepo(t)
 	git(t, up, "config", "uploadpack.allowFilter", "true")
-	_, base := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Limits{Request: 64 << 10}})
+	_, base := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Bounds{Request: 64 << 10}})
 	id := strings.TrimSpace(git(t, up, "rev-parse", "trunk"))
 	fetch := func(args ...string) string {
 		s := line("command=fetch\n") + line("object-format=sha1\n") + "0001"

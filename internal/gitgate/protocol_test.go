@@ -229,8 +229,8 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// An upstream without a side band sends its report in plain lines, and one with a side
-// band inside of it.
+// TestRelayReport: an upstream without a side band sends its report in plain lines; with
+// a side band, inside of it.
 func TestRelayReport(t *testing.T) {
 	plain := lines("unpack ok", "0000")
 	banded := appendFlush(appendData(nil, append([]byte{bandData}, plain...)))

@@ -177,7 +177,7 @@ func TestSecretsOfTheMoment(t *testing.T) {
 func TestReadAheadIsBounded(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
-	g, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Limits{Unpacked: 1 << 20}})
+	g, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Bounds{Unpacked: 1 << 20}})
 	g.aheadFrom = packHead
 	w := cloneOf(t, url)
 	commitFile(t, w, "fine.txt", strings.Repeat("x", 1<<19))

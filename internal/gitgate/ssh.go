@@ -33,7 +33,7 @@ type sshUpstream struct {
 	addr   string
 	path   string
 	config *ssh.ClientConfig
-	limits Limits
+	limits Bounds
 
 	dialing chan struct{} // held to dial: sshd drops connections that come together
 	mu      sync.Mutex
@@ -50,7 +50,7 @@ type sshConn struct {
 	idle   *time.Timer
 }
 
-func newSSH(a address, access *SSHAccess, l Limits) (*sshUpstream, error) {
+func newSSH(a address, access *SSHAccess, l Bounds) (*sshUpstream, error) {
 	switch {
 	case access == nil || access.Signer == nil:
 		return nil, errors.New("ssh needs a key: give it an identity")

@@ -125,7 +125,7 @@ func answeringThen(body string, then func(*http.Request)) func(http.ResponseWrit
 // sequence reaches the terminal. The counter-check is a real upstream with the same limits.
 func TestHostileUpstreams(t *testing.T) {
 	t.Parallel()
-	limits := Limits{Idle: 300 * time.Millisecond, Advert: 1 << 20, Fetch: 4 << 20}
+	limits := Bounds{Idle: 300 * time.Millisecond, Advert: 1 << 20, Fetch: 4 << 20}
 	for name, c := range hostileUpstreams {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,7 +144,7 @@ func TestHostileUpstreams(t *testing.T) {
 	t.Run("neighbour", func(t *testing.T) {
 		t.Parallel()
 		repo, cfg := transports["https"](t, newUpstreamRepo(t))
-		cfg.Repos, cfg.Limits = []Repo{repo}, Limits{Advert: 1 << 20, Fetch: 4 << 20}
+		cfg.Repos, cfg.Limits = []Repo{repo}, Bounds{Advert: 1 << 20, Fetch: 4 << 20}
 		_, url := newGate(t, cfg)
 		cloneOf(t, url)
 	})
@@ -285,7 +285,7 @@ func TestHostileSSH(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, url := newGate(t, Config{Repos: []Repo{c.repo()}, Limits: Limits{Connect: 2 * time.Second}})
+			_, url := newGate(t, Config{Repos: []Repo{c.repo()}, Limits: Bounds{Connect: 2 * time.Second}})
 			for _, args := range [][]string{{"ls-remote", url + "/app.git"}, {"push", url + "/app.git", "trunk:refs/heads/x"}} {
 				if out, err := tryGit(t, up, args...); err == nil || !strings.Contains(out, c.says) {
 					t.Errorf("git %s does not say %q: %v\n%s", args[0], c.says, err, out)
@@ -295,7 +295,7 @@ func TestHostileSSH(t *testing.T) {
 	}
 	t.Run("neighbour", func(t *testing.T) {
 		t.Parallel()
-		_, url := newGate(t, Config{Repos: []Repo{good}, Limits: Limits{Connect: 10 * time.Second}})
+		_, url := newGate(t, Config{Repos: []Repo{good}, Limits: Bounds{Connect: 10 * time.Second}})
 		git(t, up, "ls-remote", url+"/app.git")
 		git(t, up, "push", "-q", url+"/app.git", "trunk:refs/heads/x")
 	})

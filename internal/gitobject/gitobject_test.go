@@ -90,7 +90,7 @@ func mustID(t testing.TB, s string) ID {
 }
 
 // TestAgainstGit: loose objects and packs of both hashes have the names and contents that
-// git says, and a pack made of them holds the same.
+// git gives them, and a pack made of them holds the same.
 func TestAgainstGit(t *testing.T) {
 	for format, digits := range map[string]int{"sha1": SHA1, "sha256": SHA256} {
 		for _, packed := range []bool{false, true} {

@@ -14,12 +14,12 @@ import (
 // the caller has ended. Like Program it is a closed set.
 type Role string
 
-// RoleReady is the process that holds a bottle for the next run (carboy run
+// RolePrepared is the process that holds a bottle for the next run (carboy run
 // --pool).
-const RoleReady Role = "carboy-ready"
+const RolePrepared Role = "carboy-ready"
 
 // roles lists the roles that Detach accepts.
-var roles = []Role{RoleReady}
+var roles = []Role{RolePrepared}
 
 // maxOrder is less than a pipe holds, so that Detach need not wait for the new
 // process to read.

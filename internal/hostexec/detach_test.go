@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What Detach refuses; that it works is for the package's users to test, which
-// have a role to play.
+// TestDetachRefuses covers what Detach refuses. The packages that use a role test that it
+// works.
 func TestDetachRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		role  Role
@@ -17,15 +17,15 @@ func TestDetachRefuses(t *testing.T) {
 		"a program":       {role: "sh"},
 		"no role":         {role: ""},
 		"the supervisor":  {role: supervisorArg0},
-		"a loader's":      {RoleReady, []string{"LD_PRELOAD=/tmp/x.so"}, nil},
-		"the runtime's":   {RoleReady, []string{"GODEBUG=x=1"}, nil},
-		"a command's own": {RoleReady, []string{markName + "=x"}, nil},
+		"a loader's":      {RolePrepared, []string{"LD_PRELOAD=/tmp/x.so"}, nil},
+		"the runtime's":   {RolePrepared, []string{"GODEBUG=x=1"}, nil},
+		"a command's own": {RolePrepared, []string{markName + "=x"}, nil},
 	} {
 		if err := Detach(c.role, c.env, c.order); err == nil {
 			t.Errorf("%s was started", name)
 		}
 	}
-	if err := Detach(RoleReady, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, errOrderTooLong) {
+	if err := Detach(RolePrepared, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, errOrderTooLong) {
 		t.Errorf("an order that is too long: %v", err)
 	}
 }

@@ -41,8 +41,8 @@ func TestGitLandForms(t *testing.T) {
 	}
 }
 
-// References move with their log, all or none, and no hook or configuration of the
-// repository has a part in it.
+// TestGitLandRefs: all references move with their logs, or none, and neither hooks nor
+// the repository's configuration take part.
 func TestGitLandRefs(t *testing.T) {
 	dir := newRepo(t)
 	marker := filepath.Join(t.TempDir(), "ran")

@@ -36,8 +36,8 @@ func TestGitServeForms(t *testing.T) {
 	}
 }
 
-// A command may be given the ends of pipes: all of what goes in comes out, and the other
-// end of its output ends when it does.
+// TestPipes: a command's input and output may be pipes. All its input arrives, and its
+// output ends when it does.
 func TestPipes(t *testing.T) {
 	r := newTestRunner(t, Options{})
 	inR, inW, err := os.Pipe()

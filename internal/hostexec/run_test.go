@@ -535,10 +535,10 @@ func TestStartFailureIsTyped(t *testing.T) {
 
 func TestRecordsAndLog(t *testing.T) {
 	var logged bytes.Buffer
-	var records []Record
+	var records []Execution
 	r := newTestRunner(t, Options{
 		Log:     slog.New(slog.NewJSONHandler(&logged, nil)),
-		Observe: func(rec Record) { records = append(records, rec) },
+		Observe: func(rec Execution) { records = append(records, rec) },
 	})
 	const value = "hunter2-value"
 	c := shell(t, "env; exit 4")

@@ -31,7 +31,7 @@ type Options struct {
 	// Observe receives the record of each command when it is over, also of
 	// refused ones. The goroutine that called Run calls it, so calls may
 	// overlap. It must not call the Runner. nil discards.
-	Observe func(Record)
+	Observe func(Execution)
 }
 
 // A Runner runs commands and registers the running ones. The zero value
@@ -138,7 +138,7 @@ type Result struct {
 // started.
 func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
 	defer closeAll([]*os.File{cmd.Input, cmd.Output})
-	rec := Record{Schema: recordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
+	rec := Execution{Schema: recordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
 	res, err := r.run(ctx, cmd, &rec)
 	rec.Duration = time.Since(rec.Started)
 	res.Duration = rec.Duration
@@ -155,7 +155,7 @@ func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
 	return res, err
 }
 
-func (r *Runner) run(ctx context.Context, cmd Command, rec *Record) (Result, error) {
+func (r *Runner) run(ctx context.Context, cmd Command, rec *Execution) (Result, error) {
 	none := Result{ExitCode: -1}
 	s, err := r.admit(&cmd)
 	if err != nil {

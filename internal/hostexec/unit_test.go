@@ -296,7 +296,7 @@ func TestPathsAreRefused(t *testing.T) {
 	}
 }
 
-// A git in the workspace, and PATH pointing there.
+// TestPlantedProgramIsNotRun puts a git into the workspace, and the workspace into PATH.
 func TestPlantedProgramIsNotRun(t *testing.T) {
 	ws := mkdir(t, tempTree(t)+"/ws")
 	if err := copyProgram(filepath.Join(helperDir, helperName), ws+"/git"); err != nil {
@@ -304,8 +304,8 @@ func TestPlantedProgramIsNotRun(t *testing.T) {
 	}
 	t.Setenv("PATH", ws+":.:"+os.Getenv("PATH"))
 	t.Chdir(ws)
-	var recs []Record
-	r := newTestRunner(t, Options{Untrusted: []string{ws}, Observe: func(rec Record) { recs = append(recs, rec) }})
+	var recs []Execution
+	r := newTestRunner(t, Options{Untrusted: []string{ws}, Observe: func(rec Execution) { recs = append(recs, rec) }})
 	r.dirs = trustedDirs
 	res, err := r.Run(t.Context(), Command{Program: Git, Args: []string{"version"}, Dir: ws, Timeout: MaxTimeout})
 	if err != nil || !bytes.HasPrefix(res.Stdout.Head, []byte("git version ")) || strings.HasPrefix(recs[0].Path, ws) {

@@ -116,8 +116,8 @@ func TestA2NoSecretInRecords(t *testing.T) {
 	})
 }
 
-// TestA1EveryDecision: each decision, of the bottle's walls and of people,
-// stands in the log once it was taken.
+// TestA1EveryDecision: the log holds each decision of the bottle's walls and of people as
+// soon as it is made.
 func TestA1EveryDecision(t *testing.T) {
 	h := newHost(t)
 	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

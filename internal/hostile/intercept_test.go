@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/ca"
@@ -293,12 +292,12 @@ func TestReloadBetween(t *testing.T) {
 // reloadOnce writes the routes anew, with another credential, once the server was
 // asked a second time: what asks one thing at a time has had its first answer.
 func (k *keyed) reloadOnce(variable string) {
-	go func() { // ends with the server's second request, or the test's patience
+	go func() { // ends with the server's second request, or with the test
 		select {
 		case <-k.again:
-		case <-time.After(patience):
+			k.setRoutes(variable)
+		case <-k.t.Context().Done():
 		}
-		k.setRoutes(variable)
 	}()
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// TestS1SpecialFiles: a pipe or a device of the host that lies in the workspace
-// or in a mount leads to nothing on the host.
+// TestS1SpecialFiles: a host's pipe or device in the workspace or in a mount gives no
+// access to the host.
 func TestS1SpecialFiles(t *testing.T) {
 	for _, mode := range []store.Mode{store.Overlay, store.Copy, store.Bind} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -47,8 +47,8 @@ func TestW1NothingLeavesInQuestions(t *testing.T) {
 	}
 }
 
-// TestW1Literals: an address is refused in every spelling unless a route names
-// it, also where a name is allowed that leads there.
+// TestW1Literals: an address that no route names is refused in every spelling, even if an
+// allowed name resolves to it.
 func TestW1Literals(t *testing.T) { contained(t, "literals") }
 
 // TestW1Spellings: libc's and Python's readings of an address (decimal, octal,

@@ -24,8 +24,8 @@ const BuildPrefix = "dockerfile:"
 // any bottle, so nobody but the user may have written it.
 type Recipe struct {
 	File string // absolute
-	// Repo is the repository in which an agent may have written. Neither the
-	// Dockerfile nor its directory may lie in it, nor it in them.
+	// Repo is the repository in which an agent may have written. The Dockerfile's
+	// directory may neither lie in it nor contain it.
 	Repo string
 	// Home is the user's home, which is too much to send to an engine.
 	Home string
@@ -195,7 +195,7 @@ func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)
 	note := s.path("builds", key+"-"+runtime.GOARCH+".json")
 	var was built
 	if err := store.ReadJSON(note, builtKind, &was); err == nil {
-		if img, err := s.known(r.Ref(), was.Digest); img != nil || err != nil {
+		if img, err := s.pulled(r.Ref(), was.Digest); img != nil || err != nil {
 			return img, err
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {

@@ -28,8 +28,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// kitchen is a directory with a Dockerfile and what is beside it, a home around it, and
-// a repository.
+// kitchen holds a directory with a Dockerfile and other files, the home that it lies in,
+// and a repository.
 func kitchen(t *testing.T) (r Recipe, dir string) {
 	t.Helper()
 	home := t.TempDir()

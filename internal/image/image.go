@@ -29,14 +29,14 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Limits bound one image. A zero field means its default.
-type Limits struct {
+// Bounds limits one image. A zero field means its default.
+type Bounds struct {
 	Layers  int   // 256
 	Entries int64 // files, directories and links of all layers, 4 Mi
 	Bytes   int64 // unpacked size of all layers, 64 GiB
 }
 
-func (l Limits) orDefaults() Limits {
+func (l Bounds) orDefaults() Bounds {
 	if l.Layers == 0 {
 		l.Layers = 256
 	}
@@ -55,7 +55,7 @@ type Options struct {
 	// was fetched before, nobody is asked. Empty: any digest.
 	Pin string
 	// Limits bound the image.
-	Limits Limits
+	Limits Bounds
 	// Transport asks registries; nil: http.DefaultTransport.
 	Transport http.RoundTripper
 	// Env locates the user's registry passwords; nil: os.Getenv.
@@ -194,7 +194,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 		if _, err := v1.NewHash(o.Pin); err != nil {
 			return nil, &Error{Ref: ref, Reason: "the pinned digest is none", Err: err}
 		}
-		if img, err := s.known(ref, o.Pin); img != nil || err != nil {
+		if img, err := s.pulled(ref, o.Pin); img != nil || err != nil {
 			return img, err
 		}
 	}
@@ -218,7 +218,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 	if o.Pin != "" && digest.String() != o.Pin {
 		return nil, &Error{Ref: ref, Reason: fmt.Sprintf("it leads to %s now, and %s was pinned", digest, o.Pin)}
 	}
-	if img, err := s.known(ref, digest.String()); img != nil || err != nil {
+	if img, err := s.pulled(ref, digest.String()); img != nil || err != nil {
 		return img, err
 	}
 	p := &pull{s: s, ref: ref, o: o, src: src}
@@ -230,8 +230,8 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 	return img, store.WriteJSON(s.path("images", digest.Hex+".json"), kind, img)
 }
 
-// known returns the complete image that was pulled under a digest, or nil.
-func (s *Store) known(ref, digest string) (*Image, error) {
+// pulled returns the complete image that was pulled under a digest, or nil.
+func (s *Store) pulled(ref, digest string) (*Image, error) {
 	h, err := v1.NewHash(digest)
 	if err != nil {
 		return nil, err

@@ -281,7 +281,7 @@ func TestHostileLayers(t *testing.T) {
 				}
 			}
 			s := newStore(t)
-			limits := Limits{Entries: 2000, Bytes: 5 << 20}
+			limits := Bounds{Entries: 2000, Bytes: 5 << 20}
 			img, err := s.Pull(t.Context(), layoutOf(t, imageOf(t, c.bad...)), Options{Limits: limits})
 			var bad *Error
 			switch {
@@ -667,7 +667,7 @@ func TestBombs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = newStore(t).Pull(t.Context(), layoutOf(t, img), Options{Limits: Limits{Bytes: 16 << 20}})
+			_, err = newStore(t).Pull(t.Context(), layoutOf(t, img), Options{Limits: Bounds{Bytes: 16 << 20}})
 			if ok != (err == nil) || !ok && !errors.Is(err, errLimit) {
 				t.Errorf("%s of %d bytes: %v", coding, n, err)
 			}
@@ -679,11 +679,11 @@ func TestBombs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newStore(t).Pull(t.Context(), layoutOf(t, img), Options{Limits: Limits{Bytes: 1 << 20, Entries: 100}}); !errors.Is(err, errLimit) {
+	if _, err := newStore(t).Pull(t.Context(), layoutOf(t, img), Options{Limits: Bounds{Bytes: 1 << 20, Entries: 100}}); !errors.Is(err, errLimit) {
 		t.Errorf("behind the end: %v", err)
 	}
 	layers := make([][]e, 20)
-	if _, err := newStore(t).Pull(t.Context(), layoutOf(t, imageOf(t, layers...)), Options{Limits: Limits{Layers: 10}}); err == nil || !strings.Contains(err.Error(), "at most 10") {
+	if _, err := newStore(t).Pull(t.Context(), layoutOf(t, imageOf(t, layers...)), Options{Limits: Bounds{Layers: 10}}); err == nil || !strings.Contains(err.Error(), "at most 10") {
 		t.Errorf("20 layers: %v", err)
 	}
 }
@@ -798,7 +798,7 @@ func FuzzLayer(f *testing.F) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		u, err := newUnpacker(dir, Limits{Entries: 100, Bytes: 1 << 20})
+		u, err := newUnpacker(dir, Bounds{Entries: 100, Bytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ import (
 // lead to its own files. The last component is never followed.
 type unpacker struct {
 	root    int
-	limits  Limits
+	limits  Bounds
 	entries int64
 	bytes   int64
 	left    []string
@@ -36,7 +36,7 @@ type spot struct {
 	name string
 }
 
-func newUnpacker(dir string, limits Limits) (*unpacker, error) {
+func newUnpacker(dir string, limits Bounds) (*unpacker, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}

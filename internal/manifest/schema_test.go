@@ -66,7 +66,7 @@ func TestSchemaKeys(t *testing.T) {
 	}
 }
 
-// What the schema says of a bottle is what the reader says.
+// TestSchemaAgrees: the schema and the reader accept the same bottles.
 func TestSchemaAgrees(t *testing.T) {
 	for _, x := range []struct {
 		schema, front string

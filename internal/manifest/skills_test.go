@@ -80,8 +80,8 @@ func TestSkillsAreFound(t *testing.T) {
 	}
 }
 
-// What would take inside what is not the skill's is refused, with the file; what is
-// nearest to it is taken.
+// TestSkillsRefuse: a skill that would bring files of others inside is refused, with the
+// file. The nearest harmless skill is taken.
 func TestSkillsRefuse(t *testing.T) {
 	const key = "ghp_0123456789abcdefABCDEF0123456789abcd"
 	for name, x := range map[string]struct {

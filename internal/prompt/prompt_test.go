@@ -50,7 +50,7 @@ func (m *model) typed(pressed ...string) (over bool) {
 func (m *model) screen() string { return m.View().Content }
 
 func TestOne(t *testing.T) {
-	items := []Item{{Name: "coder", Words: "writes code"}, {Name: "reviewer", Words: "reads code"}, {Name: "writer", Words: "prose"}}
+	items := []Item{{Name: "coder", Description: "writes code"}, {Name: "reviewer", Description: "reads code"}, {Name: "writer", Description: "prose"}}
 	for _, x := range []struct {
 		from  string
 		typed []string
@@ -156,8 +156,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestNextQuestion: keys that were typed ahead are the next question's; one that need
-// not be asked is left out, and one is made with the answer before it.
+// TestNextQuestion: keys that were typed ahead go to the next question. A question that
+// need not be asked is left out. A question may depend on the answer before it.
 func TestNextQuestion(t *testing.T) {
 	a, b, c := &One{Items: []Item{{Name: "a"}, {Name: "b"}}}, &Text{}, &Text{}
 	m := &model{rest: []func() Question{
@@ -182,13 +182,13 @@ func TestNextQuestion(t *testing.T) {
 	}
 }
 
-// TestHostileWords: what a repository's manifest says of itself draws nothing and is
+// TestHostileDescriptions: what a repository's manifest says of itself draws nothing and is
 // never wider or longer than the terminal.
-func TestHostileWords(t *testing.T) {
+func TestHostileDescriptions(t *testing.T) {
 	hostile := "\x1b[2J\x1b]0;owned\x07\u202eevil\u200b\r\n\x9b31m" + strings.Repeat("wide 漢字 ", 200)
 	var items []Item
 	for range 100 {
-		items = append(items, Item{Name: "agent", Words: hostile}, Item{Name: hostile, Words: hostile})
+		items = append(items, Item{Name: "agent", Description: hostile}, Item{Name: hostile, Description: hostile})
 	}
 	for _, term := range []Terminal{{}, {ASCII: true}, {Color: true}} {
 		for _, size := range [][2]int{{80, 24}, {20, 6}, {3, 1}, {200, 60}} {

@@ -11,16 +11,16 @@ import (
 
 // Item is one choice.
 type Item struct {
-	Name  string
-	Words string // description; untrusted
-	SGR   string // colour of the name, "" for none
+	Name        string
+	Description string // untrusted
+	SGR         string // colour of the name, "" for none
 }
 
 // Bounds of the texts, in bytes.
 const (
-	maxName  = 100
-	maxWords = 300
-	maxTyped = 100 // of a filter or a text
+	maxName        = 100
+	maxDescription = 300
+	maxTyped       = 100 // of a filter or a text
 )
 
 // One asks for one item of a list. Typing filters the list.
@@ -42,7 +42,7 @@ func (q *One) left() []Item {
 	}
 	var out []Item
 	for _, x := range q.Items {
-		if has(x.Name, q.filter) || has(x.Words, q.filter) {
+		if has(x.Name, q.filter) || has(x.Description, q.filter) {
 			out = append(out, x)
 		}
 	}
@@ -211,7 +211,7 @@ func (q *Text) press(key, typed string) (done bool) {
 		q.Value = strings.TrimSpace(q.Value)
 		if q.Check != nil {
 			if err := q.Check(q.Value); err != nil {
-				q.wrong = safetext.String(err.Error(), maxWords)
+				q.wrong = safetext.String(err.Error(), maxDescription)
 				return false
 			}
 		}
@@ -239,7 +239,7 @@ func (s style) item(x Item, here bool, mark string, wide int) string {
 		at = s.glyph("› ", "> ")
 	}
 	name := safetext.String(x.Name, maxName)
-	words := safetext.String(strings.Join(strings.Fields(x.Words), " "), maxWords)
+	words := safetext.String(strings.Join(strings.Fields(x.Description), " "), maxDescription)
 	lead := s.line(at + mark + name)
 	// Cut first: colour codes have no width.
 	whole := s.line(strings.TrimRight(at+mark+name+strings.Repeat(" ", max(0, wide-safetext.Width(name)))+"  "+words, " "))

@@ -21,9 +21,8 @@ var (
 	pageAttrs    = strings.Fields("lang charset http-equiv content name class href id dir aria-labelledby aria-hidden aria-live aria-pressed aria-label for type autocomplete spellcheck placeholder hidden title role data-total data-grid data-level data-open data-text data-label scope viewbox viewBox preserveaspectratio preserveAspectRatio d x y width height start open")
 )
 
-// sound fails the test unless a page is what the template says, whatever the
-// texts were: no element or attribute of theirs, one script, one style, no
-// address but the page's own, nothing that is not visible.
+// sound fails the test unless a page has only the template's elements and attributes, one
+// script, one style, no address but its own, and no invisible text.
 func sound(t *testing.T, page []byte) {
 	t.Helper()
 	root, err := html.Parse(bytes.NewReader(page))

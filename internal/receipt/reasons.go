@@ -2,9 +2,9 @@ package receipt
 
 import "strings"
 
-// plainWords explains the reason codes of policy and gateway. Receipts keep the
+// explanations explains the reason codes of policy and gateway. Receipts keep the
 // code, which programs compare; people read the explanation.
-var plainWords = map[string]string{
+var explanations = map[string]string{
 	"no-route":              "no --allow names it",
 	"port":                  "no --allow names this port",
 	"bad-name":              "not a host name",
@@ -73,7 +73,7 @@ var plainWords = map[string]string{
 // It returns an unknown reason as it is.
 func Plain(reason string) string {
 	word, detail, _ := strings.Cut(reason, ": ")
-	if s, ok := plainWords[word]; ok {
+	if s, ok := explanations[word]; ok {
 		return join(s, detail)
 	}
 	return reason

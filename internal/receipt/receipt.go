@@ -90,7 +90,7 @@ type Receipt struct {
 	// Execs are the commands that were started in the bottle beside Command;
 	// nil: none.
 	Execs *Execs `json:"execs,omitempty"`
-	// Proposals is nil when nobody was asked, and nothing said.
+	// Proposals is nil if nothing was proposed or reported.
 	Proposals *Proposals `json:"proposals,omitempty"`
 	// Git reports the traffic of the git gate; nil: the bottle declares no repository.
 	Git *Git `json:"git,omitempty"`

@@ -102,7 +102,7 @@ func filled(t ...table) []table {
 	return slices.DeleteFunc(t, func(t table) bool { return len(t.Rows) == 0 && t.Rest == "" })
 }
 
-var kindWords = map[string]string{"add": "added", "modify": "modified", "delete": "deleted", "mode": "mode only", "type": "another type"}
+var changeKinds = map[string]string{"add": "added", "modify": "modified", "delete": "deleted", "mode": "mode only", "type": "another type"}
 
 func changesSection(r *Receipt) section {
 	s := section{ID: "changes", Title: "Changes", Lead: changedCard(r).Lead}
@@ -115,7 +115,7 @@ func changesSection(r *Receipt) section {
 	}
 	t := table{Caption: "Paths of the workspace", Head: []string{"What", "Path", "Size", "Remarks"}, Rest: rest(len(c.List), c.Total)}
 	for _, x := range c.List {
-		what := kindWords[x.Kind]
+		what := changeKinds[x.Kind]
 		if what == "" {
 			what = x.Kind
 		}

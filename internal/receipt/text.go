@@ -497,7 +497,7 @@ const (
 	timeCol = 8
 	exitCol = 7
 	treeCol = margin + timeCol + 2 + timeCol + 2 + exitCol + 2
-	// leastTree is the room that a tree's branches leave for names.
+	// leastTree is the least width of a name in the tree, in columns.
 	leastTree = 12
 )
 

@@ -50,7 +50,7 @@ func newApprover(build string) *approver {
 func (p *approver) Ask(ctx context.Context, h gateway.Held) gateway.Answer {
 	a := p.approvals.Load()
 	if a == nil {
-		return gateway.Answer{Words: fault.ErrNobody.Error()}
+		return gateway.Answer{Message: fault.ErrNobody.Error()}
 	}
 	return a.value(ctx, h)
 }
@@ -200,7 +200,7 @@ func (s *Session) openApprovals() error {
 	name := string(s.run.ID())
 	var rules *supervise.Policy
 	var err error
-	if g := s.o.Granted; g != nil {
+	if g := s.o.Grant; g != nil {
 		a.lock, name = g.Lock, g.Slug
 	}
 	if a.decided, err = readDecided(a.lock); err != nil {
@@ -260,8 +260,8 @@ func (a *approvals) waits(p supervise.Proposal) {
 // draft names the agent's tool and its reason for a proposal.
 func draft(tool, why string) supervise.Draft { return supervise.Draft{Tool: tool, Why: why} }
 
-// ask proposes p, waits for the answer and calls carry after approval.
-func ask[P supervise.Payload](ctx context.Context, a *approvals, p P, d supervise.Draft, carry func(supervise.Approval[P]) error) (supervise.Outcome, error) {
+// ask proposes p, waits for the answer and calls apply after approval.
+func ask[P supervise.Payload](ctx context.Context, a *approvals, p P, d supervise.Draft, apply func(supervise.Approval[P]) error) (supervise.Outcome, error) {
 	a.mu.Lock()
 	if a.over {
 		a.mu.Unlock()
@@ -270,7 +270,7 @@ func ask[P supervise.Payload](ctx context.Context, a *approvals, p P, d supervis
 	a.pending.Add(1)
 	a.mu.Unlock()
 	defer a.pending.Done()
-	o, err := supervise.Ask(ctx, a.asker, p, d, supervise.EffectFunc[P](func(_ context.Context, ok supervise.Approval[P]) error { return carry(ok) }))
+	o, err := supervise.Ask(ctx, a.asker, p, d, supervise.EffectFunc[P](func(_ context.Context, ok supervise.Approval[P]) error { return apply(ok) }))
 	if o.Proposal.ID != "" {
 		e := supervise.Entry{Proposal: o.Proposal}
 		switch {
@@ -340,13 +340,13 @@ func (a *approvals) value(ctx context.Context, h gateway.Held) gateway.Answer {
 		})
 	})
 	if err != nil {
-		return gateway.Answer{Words: "nobody could be asked: " + a.told(err.Error())}
+		return gateway.Answer{Message: "nobody could be asked: " + a.told(err.Error())}
 	}
 	if !o.Allowed() {
-		return gateway.Answer{Words: a.words(o)}
+		return gateway.Answer{Message: a.message(o)}
 	}
 	act, _ := a.remembered(key)
-	return gateway.Answer{Ruling: rulings[act], Words: a.words(o)}
+	return gateway.Answer{Ruling: rulings[act], Message: a.message(o)}
 }
 
 var rulings = map[supervise.TokenAction]gateway.Ruling{supervise.TokenAllow: gateway.RulingPass, supervise.TokenRedact: gateway.RulingMask}
@@ -391,8 +391,8 @@ func (a *approvals) change(f func(*decided) error) error {
 // told returns s as it may be shown inside: masked and safe to print.
 func (a *approvals) told(s string) string { return safetext.String(a.s.Redactor.String(s), 600) }
 
-// words returns the outcome as a message to the agent.
-func (a *approvals) words(o supervise.Outcome) string {
+// message returns the outcome as a message to the agent.
+func (a *approvals) message(o supervise.Outcome) string {
 	var w string
 	switch o.Answer.Verdict {
 	case supervise.Approved:
@@ -546,7 +546,7 @@ func (a *approvals) decision(o supervise.Outcome, err error, done string) (tools
 	if err != nil {
 		return tools.Decision{}, errors.New("nothing was decided: " + a.told(err.Error()))
 	}
-	d := tools.Decision{Proposal: string(o.Proposal.ID), Verdict: string(o.Answer.Verdict), Message: a.words(o)}
+	d := tools.Decision{Proposal: string(o.Proposal.ID), Verdict: string(o.Answer.Verdict), Message: a.message(o)}
 	if o.Allowed() {
 		d.Message += " " + a.told(done)
 	}
@@ -607,7 +607,7 @@ func (a *approvals) reroute(o supervise.Outcome, f func(*decided) error) error {
 		return err
 	}
 	s.sandbox.gw.SetRoutes(table, in.Creds.Of, in.Secrets)
-	s.netlog.Put(egresslog.Record{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes, by proposal %s", len(table.Routes()), o.Proposal.ID)})
+	s.egressLog.Put(egresslog.Entry{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes, by proposal %s", len(table.Routes()), o.Proposal.ID)})
 	s.events.send(plan.Event{Kind: "routes", Text: fmt.Sprintf("%d routes are in force, by proposal %s", len(table.Routes()), o.Proposal.ID)})
 	return nil
 }

@@ -186,7 +186,7 @@ func (s *Session) noteStart(ctx context.Context) error {
 	if s.RouteFile != nil {
 		run.Digests = append(run.Digests, audit.Digest{Of: "routes", Sum: s.RouteFile.Sum})
 	}
-	if g := s.o.Granted; g != nil {
+	if g := s.o.Grant; g != nil {
 		run.Rule = s.text("bottle " + g.Slug + ", agent " + g.Agent)
 		run.Digests = append(run.Digests, audit.Digest{Of: "manifests", Sum: g.Sum})
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run/plan"
-	"github.com/carboy/carboy/internal/stamp"
 )
 
 // memoryPoll is the interval between readings of the bottle's memory. The kernel inside
@@ -34,7 +34,7 @@ func (s *Session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	s.intr.enter(starting)
 	p, err := s.beginCommand(ctx)
 	std.started()
-	stamp.Mark("command started")
+	phases.Mark("command started")
 	switch {
 	case errors.Is(err, bottle.ErrNotFound), errors.Is(err, bottle.ErrNotExecutable):
 		return failure(err), err

@@ -59,7 +59,7 @@ func (s *Session) serveControl() error {
 		w.WriteHeader(http.StatusAccepted)
 	})
 	mux.HandleFunc("POST /v1/freeze", func(w http.ResponseWriter, r *http.Request) {
-		if s.o.Granted == nil || s.o.Granted.Lock == nil {
+		if s.o.Grant == nil || s.o.Grant.Lock == nil {
 			http.Error(w, "it is no bottle with a name", http.StatusConflict)
 			return
 		}

@@ -27,7 +27,7 @@ import (
 
 // CopyLimits bounds a copy; Copied reports what was copied.
 type (
-	CopyLimits = transfer.Limits
+	CopyLimits = transfer.Bounds
 	Copied     = transfer.Report
 )
 
@@ -159,22 +159,22 @@ type tarInside struct {
 	exit   receipt.Exit
 	err    error
 	said   sync.WaitGroup
-	words  words
+	stderr firstBytes
 	stop   func() bool
 }
 
 // tarError reports a tar that failed.
 type tarError struct {
-	exit  receipt.Exit
-	words string
+	exit   receipt.Exit
+	stderr string
 }
 
 func (e *tarError) Error() string {
 	switch {
 	case exitcode.NotStarted(e.exit.Code):
 		return "there is no tar in the bottle, by which files are copied: put one into its image, or have a command in it hand the file out (carboy exec RUN -- cat PATH)"
-	case e.words != "":
-		return "tar in the bottle ended with " + fmt.Sprint(e.exit.Code) + ": " + e.words
+	case e.stderr != "":
+		return "tar in the bottle ended with " + fmt.Sprint(e.exit.Code) + ": " + e.stderr
 	}
 	return "tar in the bottle ended with " + fmt.Sprint(e.exit.Code)
 }
@@ -194,7 +194,7 @@ func (c *Runner) startTar(ctx context.Context, m store.Meta, command []string, i
 	}
 	t := &tarInside{signal: make(chan os.Signal, 2), over: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	t.said.Go(func() { io.Copy(&t.words, er); er.Close() }) // ends with the command
+	t.said.Go(func() { io.Copy(&t.stderr, er); er.Close() }) // ends with the command
 	o := ExecOptions{Command: command, Stdin: in, Stdout: out, Stderr: ew, Interrupt: t.signal, files: true}
 	if in == nil {
 		o.Stdin = null
@@ -238,7 +238,7 @@ func (t *tarInside) wait() error {
 	if t.exit.Code == 0 && t.exit.Reason == receipt.Exited {
 		return nil
 	}
-	return &tarError{t.exit, safetext.String(strings.TrimSpace(string(t.words.b)), 500)}
+	return &tarError{t.exit, safetext.String(strings.TrimSpace(string(t.stderr.b)), 500)}
 }
 
 // cause returns the error to report for a copy that failed here with err: tar's own
@@ -253,7 +253,7 @@ func (t *tarInside) cause(err error, before bool) error {
 		return terr // it was never started, or its carboy died
 	case exitcode.NotStarted(ended.exit.Code):
 		return terr
-	case before && ended.words != "":
+	case before && ended.stderr != "":
 		return terr
 	}
 	return err
@@ -271,10 +271,10 @@ func (e *toItsEnd) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// words keeps the first bytes written to it.
-type words struct{ b []byte }
+// firstBytes keeps the first bytes written to it.
+type firstBytes struct{ b []byte }
 
-func (w *words) Write(p []byte) (int, error) {
+func (w *firstBytes) Write(p []byte) (int, error) {
 	w.b = append(w.b, p[:min(len(p), 2000-len(w.b))]...)
 	return len(p), nil
 }

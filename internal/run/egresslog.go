@@ -22,11 +22,11 @@ import (
 // egressLog is among a run's logs.
 const egressLog = "egress"
 
-// openNetLog begins the log of what the run asks of the network. From its goroutine
-// the audit log and people are told, so that the packet path does nothing but queue.
-func (s *Session) openNetLog() {
+// openEgressLog starts the log of the run's requests. Its goroutine also tells the audit
+// log and people, so that the packet path only queues.
+func (s *Session) openEgressLog() {
 	n := &egressNotes{s: s, told: map[string]bool{}}
-	s.netlog = egresslog.Start(logLevel(s.RouteFile, s.o.Granted), egresslog.Options{
+	s.egressLog = egresslog.Start(logLevel(s.RouteFile, s.o.Grant), egresslog.Options{
 		Open: func() (*os.File, error) { return s.run.OpenLog(egressLog) },
 		Run:  string(s.run.ID()), Clean: n.clean, OnNotable: n.tell,
 	})
@@ -44,9 +44,9 @@ func logLevel(f *routes.File, g *plan.Grant) int {
 	return routes.DefaultLog
 }
 
-// endNetLog completes the log. Nothing comes from the gateway any more.
-func (s *Session) endNetLog() {
-	a := s.netlog.End()
+// endEgressLog completes the log. Nothing comes from the gateway any more.
+func (s *Session) endEgressLog() {
+	a := s.egressLog.End()
 	s.denials.missed(a.Unreported)
 	if a.Records+a.LeftOut == 0 {
 		return
@@ -66,22 +66,22 @@ func (s *Session) observe(ev gateway.Event) {
 		s.approvals.noteAllowed(ev)
 	}
 	if r, ok := recordOf(ev); ok {
-		s.netlog.Put(r)
+		s.egressLog.Put(r)
 	}
 }
 
 // now is for what carries no time.
 func now() time.Time { return time.Now().UTC() }
 
-func recordOf(ev gateway.Event) (egresslog.Record, bool) {
+func recordOf(ev gateway.Event) (egresslog.Entry, bool) {
 	switch e := ev.(type) {
 	case gateway.NameAsked:
-		return egresslog.Record{
+		return egresslog.Entry{
 			Time: now(), Kind: egresslog.Name, Verdict: string(verdict(e.Allowed)), Host: e.Name, Protocol: e.Type,
 			Rule: e.Rule, Reason: string(e.Reason), Count: e.Count,
 		}, true
 	case gateway.Conn:
-		return egresslog.Record{
+		return egresslog.Entry{
 			Time: e.Time.UTC(), Kind: egresslog.Connection, Verdict: string(verdict(e.Allowed)), Host: e.Name, Port: e.Addr.Port(), Protocol: e.Protocol,
 			Rule: e.Rule, Reason: string(e.Reason), Detail: e.Detail, Up: e.Up, Down: e.Down, Took: e.Duration, Count: e.Count,
 		}, true
@@ -89,20 +89,20 @@ func recordOf(ev gateway.Event) (egresslog.Record, bool) {
 		if e.Reason == gateway.ReasonHTTPMalformed || e.Reason == gateway.ReasonLimitHead {
 			e.Method, e.Path = "", "" // it was never read as a request
 		}
-		return egresslog.Record{
+		return egresslog.Entry{
 			Time: e.Time.UTC(), Kind: egresslog.Request, Verdict: string(verdict(e.Allowed)), Host: e.Name, Port: e.Port, Protocol: e.Version,
 			Method: e.Method, Path: e.Path, Status: e.Status, Rule: e.Rule, Reason: string(e.Reason), Detail: e.Detail,
 			Credential: e.Credential, Up: e.Up, Down: e.Down, Took: e.Duration,
 		}, true
 	case gateway.Found:
-		return egresslog.Record{
+		return egresslog.Entry{
 			Time: e.Time.UTC(), Kind: egresslog.Found, Host: e.Name, Port: e.Port, Method: e.Method, Rule: e.Rule,
 			Inbound: e.Inbound, What: e.What, Secret: e.Secret, Transform: e.Transform, Place: e.Place, Action: string(e.Action), Count: e.Count,
 		}, true
 	case gateway.LimitHit:
-		return egresslog.Record{Time: now(), Kind: egresslog.Limit, Reason: string(e.Limit), Host: e.Name, Count: e.Count}, true
+		return egresslog.Entry{Time: now(), Kind: egresslog.Limit, Reason: string(e.Limit), Host: e.Name, Count: e.Count}, true
 	}
-	return egresslog.Record{}, false
+	return egresslog.Entry{}, false
 }
 
 // egressNotes holds the state of the log's goroutine.
@@ -121,7 +121,7 @@ const maxTold = 4096
 
 // clean takes out what spells a secret, plain or in another form: what a request
 // was refused for must not stand in the log instead.
-func (n *egressNotes) clean(r *egresslog.Record) {
+func (n *egressNotes) clean(r *egresslog.Entry) {
 	for _, text := range []*string{&r.Host, &r.Method, &r.Path, &r.Detail, &r.Place} {
 		if *text != "" {
 			*text = n.cleaned(*text)
@@ -164,7 +164,7 @@ func (n *egressNotes) cleaned(text string) string {
 }
 
 // tell passes on what is more than something that was allowed.
-func (n *egressNotes) tell(r *egresslog.Record) {
+func (n *egressNotes) tell(r *egresslog.Entry) {
 	s := n.s
 	if s.approvals != nil {
 		s.approvals.noteRefused(r)
@@ -196,7 +196,7 @@ func (n *egressNotes) tell(r *egresslog.Record) {
 }
 
 // foundOne records a finding: what was done about it is a decision, too.
-func (s *Session) foundOne(r *egresslog.Record) {
+func (s *Session) foundOne(r *egresslog.Entry) {
 	decision := audit.Noted
 	if r.Action == string(gateway.FoundBlocked) {
 		decision = audit.Refused
@@ -220,11 +220,11 @@ func (s *Session) foundOne(r *egresslog.Record) {
 	}
 }
 
-func outcome(r *egresslog.Record) string {
+func outcome(r *egresslog.Entry) string {
 	return strings.Join([]string{r.Host, fmt.Sprint(r.Port), r.Reason}, " ")
 }
 
-func said(r *egresslog.Record) string {
+func said(r *egresslog.Entry) string {
 	return because(gateway.Reason(r.Reason), r.Detail)
 }
 

@@ -32,7 +32,7 @@ const keepIn = 30 * time.Minute
 // failed, or if the user asked for it. A failure is an error only if the bottle was
 // frozen or the user asked; else it is a note in the receipt.
 func (s *Session) keep(run context.Context) error {
-	g := s.o.Granted
+	g := s.o.Grant
 	frozen := s.Rec.Exit.Reason == receipt.Frozen
 	if g == nil || g.Lock == nil || !frozen && s.Rec.Exit.Code == 0 && !g.Keep {
 		return nil
@@ -46,7 +46,7 @@ func (s *Session) keep(run context.Context) error {
 }
 
 func (s *Session) keepBottle(run context.Context, frozen bool) error {
-	g := s.o.Granted
+	g := s.o.Grant
 	if !s.paused {
 		return fmt.Errorf("keep bottle %s: it could not be paused", g.Slug)
 	}
@@ -235,8 +235,8 @@ func (e *TamperedError) Unwrap() error { return e.Err }
 func (s *Session) makeSandbox(ctx context.Context) (*sandbox, error) {
 	id := "b" + string(s.run.ID())
 	var r *plan.Resumption
-	if s.o.Granted != nil {
-		r = s.o.Granted.Resume
+	if s.o.Grant != nil {
+		r = s.o.Grant.Resume
 	}
 	if r == nil {
 		return s.c.newSandbox(ctx, s.Plan, id, s.run.Dir(), s.warm, s.approver)
@@ -307,7 +307,7 @@ func (s *Session) thaw(ctx context.Context, r *plan.Resumption, id string) (*san
 
 func (s *Session) noteResumed(ctx context.Context, r *plan.Resumption, what string) error {
 	ev := s.event(audit.Resumed, audit.Allowed)
-	ev.Subject = s.text(s.o.Granted.Slug)
+	ev.Subject = s.text(s.o.Grant.Slug)
 	ev.Text, ev.Digests = s.text(what+" of run "+string(r.Kept.Run)), []audit.Digest{{Of: "kept", Sum: digestOf(r.Kept)}}
 	_, err := s.c.Audit.Append(ctx, ev)
 	return err

@@ -43,7 +43,7 @@ func (s *Session) AllowPush(ctx context.Context, a gitgate.Allow) (by string, er
 	case err != nil:
 		return "", fmt.Errorf("nobody could be asked: %s", s.approvals.told(err.Error()))
 	case !o.Allowed():
-		return "", errors.New(s.approvals.words(o))
+		return "", errors.New(s.approvals.message(o))
 	}
 	return o.Answer.By.String(), nil
 }
@@ -67,7 +67,7 @@ type gitAccount struct {
 
 // openGit begins the account of a run that has a gate.
 func (s *Session) openGit() {
-	g := s.o.Granted
+	g := s.o.Grant
 	if g == nil || g.Mount == nil {
 		return
 	}
@@ -335,7 +335,7 @@ func (s *Session) endGit(ctx context.Context) {
 	if a == nil {
 		return
 	}
-	m := s.o.Granted.Mount
+	m := s.o.Grant.Mount
 	m.End(context.WithoutCancel(ctx))
 	a.mu.Lock()
 	defer a.mu.Unlock()

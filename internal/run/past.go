@@ -85,7 +85,7 @@ func (l *past) of(wanted func(*pastRequest) bool) []supervise.PastRequest {
 }
 
 // noteRefused remembers what was refused. It was cleaned of secrets.
-func (a *approvals) noteRefused(r *egresslog.Record) {
+func (a *approvals) noteRefused(r *egresslog.Entry) {
 	p := &pastRequest{host: r.Host, port: r.Port}
 	switch r.Kind {
 	case egresslog.Request:

@@ -61,7 +61,7 @@ func CanPrepare(o *plan.Options) error {
 	if o.Supervise {
 		return errors.New("the queue is opened when the run begins")
 	}
-	if o.Granted != nil {
+	if o.Grant != nil {
 		return errors.New("a bottle's manifests are read when it starts")
 	}
 	if len(o.Credentials) > 0 {

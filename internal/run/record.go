@@ -13,11 +13,11 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/safetext"
-	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -27,7 +27,7 @@ func (s *Session) account(cause error) {
 	if s.Rec.Exit.Reason == "" {
 		s.Rec.Exit = failure(cause)
 	}
-	defer s.endNetLog() // after the last of the gateway's
+	defer s.endEgressLog() // after the last of the gateway's
 	if s.approvals != nil {
 		s.Rec.Proposals = s.approvals.account()
 	}
@@ -54,9 +54,9 @@ func (s *Session) record() error {
 	s.endGit(ctx)
 	s.endTrace()
 	s.endExecs()
-	stamp.Mark("trace ended")
+	phases.Mark("trace ended")
 	pos, aerr := s.noteEnd(ctx)
-	stamp.Mark("end noted")
+	phases.Mark("end noted")
 	s.Rec.Audit = pos
 	if aerr != nil {
 		s.Rec.Notes = append(s.Rec.Notes, "The end of this run could not be recorded in the audit log completely: "+safetext.String(aerr.Error(), 300))
@@ -64,11 +64,11 @@ func (s *Session) record() error {
 	// While the run is not over, the next command looks for what a dead carboy
 	// left; afterwards nobody does.
 	derr := s.dropPrivate()
-	stamp.Mark("nothing left")
+	phases.Mark("nothing left")
 	meta, merr := s.settle(ctx)
 	s.Rec.Started, s.Rec.Ended = meta.Started, meta.Ended
 	err := errors.Join(aerr, derr, merr, s.run.WriteReceipt(ctx, &s.Rec))
-	stamp.Mark("receipt written")
+	phases.Mark("receipt written")
 	if s.o.Answer != nil {
 		os.Remove(s.run.Path(review.AnsweredFile))
 	}

@@ -39,7 +39,7 @@ type RunningCommand struct {
 }
 
 // Watched returns the secrets now watched for, and a number that grows with each change.
-func (in *CredentialGuard) Watched() (known map[string]secret.Value, edition int) {
+func (in *CredentialGuard) Watched() (watched map[string]secret.Value, edition int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.Secrets, in.Edition
@@ -196,7 +196,7 @@ func (s *Session) reloadRoutes(ctx context.Context) error {
 }
 
 // useRoutes puts the routes in force, after the redactor and the audit log have them.
-func (s *Session) useRoutes(ctx context.Context, rs []policy.Route, file *routes.File, creds *plan.Credentials, known map[string]secret.Value) error {
+func (s *Session) useRoutes(ctx context.Context, rs []policy.Route, file *routes.File, creds *plan.Credentials, watched map[string]secret.Value) error {
 	table, err := s.decidedOver(rs)
 	if err != nil {
 		return err
@@ -216,9 +216,9 @@ func (s *Session) useRoutes(ctx context.Context, rs []policy.Route, file *routes
 	}
 	maps.Copy(s.allCredentials, creds.Of)
 	s.base = rs
-	s.sandbox.gw.SetRoutes(table, creds.Of, known)
-	s.netlog.SetLevel(file.Log)
-	s.netlog.Put(egresslog.Record{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})
+	s.sandbox.gw.SetRoutes(table, creds.Of, watched)
+	s.egressLog.SetLevel(file.Log)
+	s.egressLog.Put(egresslog.Entry{Time: now(), Kind: egresslog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})
 	s.events.send(plan.Event{Kind: "routes", Text: fmt.Sprintf("%s was read again: %d routes", s.o.Routes, len(rs))})
 	return nil
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/trace"
 )
@@ -44,7 +44,7 @@ type Session struct {
 	bottle         bottle.Bottle // the sandbox's
 	events         *events
 	denials        *denials
-	netlog         *egresslog.Log
+	egressLog      *egresslog.Log
 	git            *gitAccount         // nil: the bottle has no repository
 	allCredentials gateway.Credentials // all that were opened; of the routes' watcher
 	Redactor       *secret.Redactor
@@ -88,9 +88,9 @@ func (c *Runner) Run(ctx context.Context, o plan.Options) (*receipt.Receipt, err
 	return c.conduct(ctx, o, nil)
 }
 
-// conduct runs one command, in ready unless that is nil.
-func (c *Runner) conduct(ctx context.Context, o plan.Options, ready *Prepared) (*receipt.Receipt, error) {
-	s, err := c.newSession(ctx, &o, ready)
+// conduct runs one command, in prepared unless that is nil.
+func (c *Runner) conduct(ctx context.Context, o plan.Options, prepared *Prepared) (*receipt.Receipt, error) {
+	s, err := c.newSession(ctx, &o, prepared)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (c *Runner) conduct(ctx context.Context, o plan.Options, ready *Prepared) (
 		}
 	}
 	s.account(err)
-	stamp.Mark("accounted")
+	phases.Mark("accounted")
 	if o.Answer != nil {
 		s.answered()
 		s.events.settle()
@@ -116,7 +116,7 @@ func (c *Runner) conduct(ctx context.Context, o plan.Options, ready *Prepared) (
 		s.release()
 		s.unpublish()
 		o.Answer(&s.Rec, err)
-		stamp.Mark("answered")
+		phases.Mark("answered")
 	}
 	if s.bottle != nil {
 		go s.bottle.Close() // ends with the bottle, for which record waits
@@ -137,7 +137,7 @@ func (e *RecordError) Unwrap() error { return e.Err }
 
 // newSession checks everything that can be checked before a run is recorded, and
 // then creates the run's record.
-func (c *Runner) newSession(ctx context.Context, o *plan.Options, ready *Prepared) (_ *Session, err error) {
+func (c *Runner) newSession(ctx context.Context, o *plan.Options, prepared *Prepared) (_ *Session, err error) {
 	s := &Session{c: c, o: o, conf: c.Config, stopping: make(chan struct{}), freezing: make(chan struct{})}
 	if o.Image != "" {
 		if o.Opened, err = plan.OpenImage(ctx, c.Host, o); err != nil {
@@ -159,10 +159,10 @@ func (c *Runner) newSession(ctx context.Context, o *plan.Options, ready *Prepare
 			s.discardBottle()
 		}
 	}()
-	if err := s.choosePlan(ctx, ready); err != nil {
+	if err := s.choosePlan(ctx, prepared); err != nil {
 		return nil, err
 	}
-	stamp.Mark("planned")
+	phases.Mark("planned")
 	if s.Redactor, err = c.RedactorFor(s.Plan, o); err != nil {
 		return nil, err
 	}
@@ -177,11 +177,11 @@ func (c *Runner) newSession(ctx context.Context, o *plan.Options, ready *Prepare
 	s.startReceipt()
 	s.budget = newBudget(s.Limits.Output)
 	s.openLedger()
-	s.openNetLog()
+	s.openEgressLog()
 	s.openGit()
 	s.allCredentials = maps.Clone(s.Credentials.Of)
 	s.startEvents()
-	stamp.Mark("recorded")
+	phases.Mark("recorded")
 	return s, nil
 }
 
@@ -198,14 +198,14 @@ func setDefaults(o *plan.Options) {
 	}
 }
 
-// choosePlan takes the plan and the sandbox of ready. If ready is nil, it makes a
+// choosePlan takes the plan and the sandbox of prepared. If prepared is nil, it makes a
 // plan and starts the bottle's first process.
-func (s *Session) choosePlan(ctx context.Context, ready *Prepared) (err error) {
-	if ready != nil {
-		if s.sandbox = ready.take(); s.sandbox == nil {
+func (s *Session) choosePlan(ctx context.Context, prepared *Prepared) (err error) {
+	if prepared != nil {
+		if s.sandbox = prepared.take(); s.sandbox == nil {
 			return fmt.Errorf("%w: it was used", ErrUnfit)
 		}
-		s.Plan, s.o.Mode, s.conf = s.sandbox.plan, s.sandbox.plan.Mode, ready.conf
+		s.Plan, s.o.Mode, s.conf = s.sandbox.plan, s.sandbox.plan.Mode, prepared.conf
 		return nil
 	}
 	if s.Plan, err = plan.New(s.c.Host, s.o); err != nil {
@@ -236,7 +236,7 @@ func (s *Session) createRun(ctx context.Context) (err error) {
 	if s.Plan.Asking {
 		s.approver = newApprover(s.c.Build)
 	}
-	kind, name := o.Granted.Record()
+	kind, name := o.Grant.Record()
 	s.run, err = s.c.Store.Create(ctx, store.Spec{Kind: kind, Name: name, Workspace: ws, Mode: o.Mode, Command: s.command(), Build: s.c.Build})
 	if err != nil {
 		return err
@@ -324,7 +324,7 @@ func (s *Session) execute(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	stamp.Mark("baseline begun")
+	phases.Mark("baseline begun")
 	v := s.sandbox
 	if v == nil {
 		var err error
@@ -335,7 +335,7 @@ func (s *Session) execute(ctx context.Context) error {
 	if err := s.board(v); err != nil {
 		return err
 	}
-	stamp.Mark("bottle made")
+	phases.Mark("bottle made")
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
@@ -345,11 +345,11 @@ func (s *Session) execute(ctx context.Context) error {
 	if err := s.noteStart(ctx); err != nil {
 		return err
 	}
-	stamp.Mark("start noted")
+	phases.Mark("start noted")
 	unwatch := s.startWatching(ctx)
 	out, err := s.runCommand(ctx)
 	unwatch()
-	stamp.Mark("command ended")
+	phases.Mark("command ended")
 	s.Rec.Exit = out
 	if out.Reason != "" {
 		s.intr.enter(ending)
@@ -358,7 +358,7 @@ func (s *Session) execute(ctx context.Context) error {
 	}
 	if !s.atRest(ctx) {
 		s.bottle.Close()
-		stamp.Mark("bottle gone")
+		phases.Mark("bottle gone")
 		s.closeStreams(ctx)
 	}
 	return err
@@ -443,7 +443,7 @@ func (s *Session) takeChanges(run context.Context) error {
 	ctx, cancel := s.ending(run, exportIn)
 	defer cancel()
 	perr := s.pause(ctx)
-	stamp.Mark("bottle paused")
+	phases.Mark("bottle paused")
 	switch {
 	case s.o.Mode == store.None, s.o.Throwaway:
 		return s.keep(run)
@@ -461,7 +461,7 @@ func (s *Session) takeChanges(run context.Context) error {
 		if err == nil && s.o.Take != nil {
 			s.handUpper(ctx)
 		}
-		stamp.Mark("changes taken")
+		phases.Mark("changes taken")
 	}
 	if err != nil && s.intr.gaveUp(run) {
 		err = fmt.Errorf("the changes were given up: %w", ErrInterrupted)

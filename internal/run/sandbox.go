@@ -13,9 +13,9 @@ import (
 	"github.com/carboy/carboy/internal/ca"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/run/plan"
-	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/wire"
 )
 
@@ -79,7 +79,7 @@ func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, w
 		v.close()
 		return nil, err
 	}
-	stamp.Mark("gateway open")
+	phases.Mark("gateway open")
 	ctx, cancel := context.WithTimeout(ctx, createIn)
 	defer cancel()
 	if v.bottle, err = c.Backend.Create(ctx, v.spec); err != nil {

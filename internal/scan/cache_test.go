@@ -77,7 +77,7 @@ func TestCacheChangesNothing(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded, whatever the text.
+// TestCacheIsBounded: the cache is bounded, whatever the text.
 func TestCacheIsBounded(t *testing.T) {
 	p, err := phraseForms()
 	if err != nil {

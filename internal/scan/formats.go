@@ -93,7 +93,7 @@ func isRead(err error) bool {
 	return false
 }
 
-// endsWell reports whether err says that something else follows the data.
+// endsWell reports whether err only says that other data follows.
 func (d *decode) endsWell(err error) bool {
 	return err == bzip2.StructuralError("bad magic value in continuation file") ||
 		err == zstd.ErrMagicMismatch && d.stream.fed() > 0

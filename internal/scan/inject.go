@@ -27,7 +27,7 @@ const (
 // these from texts about such texts, so one phrase alone only warns.
 //
 // Each has three parts. key matches one of a few strings of whole words; a text
-// without a key has no phrase (see words.go), so key is the part that is rarest in
+// without a key has no phrase (see windows.go), so key is the part that is rarest in
 // ordinary text.
 var phrases = []struct {
 	id    string

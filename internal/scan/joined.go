@@ -199,8 +199,8 @@ func (l *stream) joinedEnds(k *WatchedSecrets, m *joinedMatch) error {
 	return l.s.found(l, f, m.at, m.to)
 }
 
-// joinedClear returns the position up to which no letters and digits can still become
-// a finding, except for the first seven of it.
+// joinedClear returns the position before which no letters and digits can become part of
+// a finding, except for the finding's first seven.
 func (l *stream) joinedClear(k *WatchedSecrets) int64 {
 	j, to := &l.joined, l.fed()
 	for i := range j.open {

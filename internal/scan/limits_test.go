@@ -648,8 +648,8 @@ func TestFindingsHoldNoValue(t *testing.T) {
 	}
 }
 
-// TestManyWarnings: what is no reason to stop a stream is none for being there often,
-// and hides nothing that is one.
+// TestManyWarnings: many findings that only warn do not stop a stream, and hide none that
+// does.
 func TestManyWarnings(t *testing.T) {
 	rules, err := NewInjections()
 	if err != nil {

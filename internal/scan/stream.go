@@ -37,7 +37,7 @@ type stream struct {
 	runs        run // of token characters, for the entropy
 	views       [viewKinds]*view
 	packed      []*view
-	words       *view // of rules about phrases: the window that is open, see words.go
+	words       *view // of rules about phrases: the window that is open, see windows.go
 	isWords     bool
 	quiet       int64 // before it no phrase is under way
 	restart     int64 // from here words may be made for one that begins behind quiet

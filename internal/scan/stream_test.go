@@ -294,7 +294,7 @@ func TestRedactNeighbours(t *testing.T) {
 	}
 }
 
-// TestHoldsLittle: an event that is complete leaves at once, however it came.
+// TestHoldsLittle: a complete event leaves at once, however its bytes were split.
 func TestHoldsLittle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(111, 112))
 	var secrets []string

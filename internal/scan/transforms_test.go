@@ -31,7 +31,7 @@ const (
 	digits = "0123456789"
 )
 
-// randomOf makes a secret of n characters, as it is needed: none is committed.
+// randomOf returns a random secret of n characters, so that no secret is committed.
 func randomOf(rng *rand.Rand, alphabet string, n int) string {
 	b := make([]byte, n)
 	for i := range b {

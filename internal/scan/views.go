@@ -593,7 +593,7 @@ func decodeLookalikes(v *view, in []byte, pos int64, end bool) (used int, stop b
 	return len(in), false
 }
 
-// appendSkeleton appends the ASCII characters that r looks like, or else r.
+// appendSkeleton appends the ASCII characters that r looks like, or r if there are none.
 func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
 	if c, ok := homoglyphs()[r]; ok {
 		return append(dst, c)

@@ -42,8 +42,8 @@ type zipEnd struct {
 }
 
 const (
-	// maxZipEntries bounds what is remembered of the zips in one stream. Of a larger one
-	// the rest counts as not read.
+	// maxZipEntries bounds the remembered entries of the zips in one stream. Entries
+	// beyond it count as not read.
 	maxZipEntries = 1 << 17
 	zipEncrypted  = 1 | 1<<6 | 1<<13
 	zipStreamed   = 1 << 3

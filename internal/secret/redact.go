@@ -153,8 +153,8 @@ func (w *watched) maybe(b []byte) bool {
 	return false
 }
 
-// at returns the length of the longest value that b begins with, 0 for none, and its mark. With cut, b may also be the
-// beginning of one, which is then as long as b.
+// at returns the length of the longest value that b begins with, 0 for none, and its
+// mark. With cut, b may also be the beginning of a value; then the length is that of b.
 func (w *watched) at(b []byte, cut bool) (n int, mark []byte) {
 	if len(b) < window {
 		if cut && len(b) > 0 {
@@ -182,7 +182,8 @@ func (w *watched) at(b []byte, cut bool) (n int, mark []byte) {
 	return n, nil
 }
 
-// pass returns b, redacted, in new memory. With cut, an end goes as well in which a value may begin.
+// pass returns b, redacted, in new memory. With cut, it also drops an end that may be the
+// beginning of a value.
 //
 // Values may overlap in the text ("abc" and "cde" in "abcde"): everything from the first to the last of a chain is
 // replaced, so that no tail of a value stays behind the mark of another.

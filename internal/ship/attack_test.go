@@ -100,8 +100,8 @@ func TestP1LaterWaves(t *testing.T) {
 	}
 }
 
-// TestP1PlanBack: a plan is made to go back only to what apply would believe, and not at
-// all where a service runs in another root.
+// TestP1PlanBack: a plan goes back only to a state that apply would accept, and there is
+// no such plan if the service runs in another root.
 func TestP1PlanBack(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)
@@ -160,7 +160,7 @@ func TestP1PlanBack(t *testing.T) {
 	}
 }
 
-// TestExecutable: that a file becomes a program, or is one no more, is a change.
+// TestExecutable: a file that becomes executable, or ceases to be, is a change.
 func TestExecutable(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)
@@ -197,8 +197,7 @@ func TestExecutable(t *testing.T) {
 	}
 }
 
-// TestP2Ailing: that there is nothing to do is not said without saying that what runs is
-// unhealthy.
+// TestP2Ailing: a result of nothing to do also says if what runs is unhealthy.
 func TestP2Ailing(t *testing.T) {
 	t.Parallel()
 	w := newLair(t, "echo '@result nothing'")

@@ -140,7 +140,7 @@ func (p *paper) reaches(name string, m Made, a ...approval.Signed) {
 	}
 }
 
-// TestP1Plans: what is not the plan of this commit for this host is refused before any
+// TestP1Plans: a plan that is not of this commit and host is refused before any
 // connection.
 func TestP1Plans(t *testing.T) {
 	t.Parallel()

@@ -57,11 +57,11 @@ func TestP4Kill(t *testing.T) {
 	if testing.Short() {
 		*kills = min(*kills, 3)
 	}
-	lanes := min(3, *kills)
+	parallel := min(3, *kills)
 	var left, done atomic.Int64
 	left.Store(int64(*kills))
 	var g sync.WaitGroup
-	for range lanes {
+	for range parallel {
 		w := newWorld(t, dk)
 		g.Go(func() { w.killing(&left, &done) })
 	}

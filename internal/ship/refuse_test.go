@@ -250,7 +250,8 @@ func TestWorst(t *testing.T) {
 	}
 }
 
-// TestDamagedRecords: a record that cannot be read is told, left alone, and hides no other.
+// TestDamagedRecords: an unreadable record is reported and left alone, and hides no other
+// record.
 func TestDamagedRecords(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)

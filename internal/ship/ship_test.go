@@ -473,7 +473,7 @@ func TestP1Replay(t *testing.T) {
 	w.want("re", "v1 running")
 }
 
-// TestP2Race: of two applies at once one has its way.
+// TestP2Race: of two applies at once, one succeeds.
 func TestP2Race(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, engine(t, 0))

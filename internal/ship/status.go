@@ -44,20 +44,20 @@ type Status struct {
 
 // Entry is one entry of a history.
 type Entry struct {
-	Host      string        `json:"host"`
-	Module    string        `json:"module"`
-	Plan      string        `json:"plan"`
-	Job       string        `json:"job,omitempty"`
-	Kind      plan.Kind     `json:"kind"`
-	Commit    string        `json:"commit"`
-	Outcome   Outcome       `json:"outcome"`
-	Why       string        `json:"why,omitempty"`
-	Began     time.Time     `json:"began"`
-	Ended     time.Time     `json:"ended,omitzero"`
-	By        string        `json:"by"`
-	Approvals []Approved    `json:"approvals"`
-	Changes   []plan.Change `json:"changes"`
-	Steps     []string      `json:"steps,omitempty"`
+	Host      string         `json:"host"`
+	Module    string         `json:"module"`
+	Plan      string         `json:"plan"`
+	Job       string         `json:"job,omitempty"`
+	Kind      plan.Operation `json:"kind"`
+	Commit    string         `json:"commit"`
+	Outcome   Outcome        `json:"outcome"`
+	Why       string         `json:"why,omitempty"`
+	Began     time.Time      `json:"began"`
+	Ended     time.Time      `json:"ended,omitzero"`
+	By        string         `json:"by"`
+	Approvals []Approved     `json:"approvals"`
+	Changes   []plan.Change  `json:"changes"`
+	Steps     []string       `json:"steps,omitempty"`
 }
 
 // Approved describes an approval in a record.

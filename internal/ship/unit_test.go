@@ -69,7 +69,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestChanges: the state of the service and its files decides what a plan changes, and what of it destroys.
+// TestChanges: the state of the service and its files decides what a plan changes, and
+// which changes are destructive.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	sha, other := strings.Repeat("a", 64), strings.Repeat("b", 64)

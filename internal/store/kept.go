@@ -249,7 +249,8 @@ func (l *BottleLock) sweepKept(but string) error {
 	return errors.Join(errs...)
 }
 
-// Kept returns from what a bottle can be resumed, and the directory of its files. It returns nil if nothing is kept.
+// Kept returns the record of a kept bottle, and the directory of its files. It returns
+// nil if nothing is kept.
 func (s *Store) Kept(slug string) (*Kept, string, error) {
 	if !ValidSlug(slug) {
 		return nil, "", fmt.Errorf("bottle %s: %w", strconv.Quote(slug), ErrNoBottle)

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Kind distinguishes the records of runs.
-type Kind string
+// RunKind distinguishes the records of runs.
+type RunKind string
 
 const (
-	KindRun    Kind = "run"    // one command, then over
-	KindBottle Kind = "bottle" // started, attached to, stopped
+	KindRun    RunKind = "run"    // one command, then over
+	KindBottle RunKind = "bottle" // started, attached to, stopped
 )
 
 // State is the state of a run. The transitions are created → running → finished, and created or running → failed or
@@ -65,7 +65,7 @@ const metaKind = "run"
 type Meta struct {
 	Schema    string    `json:"schema"`
 	ID        ID        `json:"id"`
-	Kind      Kind      `json:"kind"`
+	Kind      RunKind   `json:"kind"`
 	State     State     `json:"state"`
 	Name      string    `json:"name,omitempty"` // a bottle's slug
 	Workspace Workspace `json:"workspace"`
@@ -90,7 +90,7 @@ type Meta struct {
 // Summary is one element of `carboy list --json`.
 type Summary struct {
 	ID        ID         `json:"id"`
-	Kind      Kind       `json:"kind"`
+	Kind      RunKind    `json:"kind"`
 	State     State      `json:"state"`
 	Name      string     `json:"name,omitempty"` // a bottle's
 	Workspace Raw        `json:"workspace"`

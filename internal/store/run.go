@@ -28,7 +28,7 @@ const (
 
 // Spec describes a new run.
 type Spec struct {
-	Kind      Kind
+	Kind      RunKind
 	Name      string
 	Workspace Workspace
 	Mode      Mode

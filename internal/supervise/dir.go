@@ -100,7 +100,7 @@ func (d *directory) names(end string) (ids []ID, strange []string, err error) {
 	for _, n := range all {
 		if s, ok := strings.CutSuffix(n, end); ok && validID(s) {
 			ids = append(ids, ID(s))
-		} else if !d.known(n) {
+		} else if !d.ours(n) {
 			strange = append(strange, n)
 		}
 	}
@@ -109,7 +109,7 @@ func (d *directory) names(end string) (ids []ID, strange []string, err error) {
 	return ids, strange, nil
 }
 
-func (d *directory) known(name string) bool {
+func (d *directory) ours(name string) bool {
 	if strings.HasPrefix(name, tmpPrefix) {
 		return true
 	}

@@ -20,8 +20,9 @@ type EgressAllow struct {
 	// requests. They must not hold what only the user's own files may grant: credentials,
 	// addresses, other upstreams, connections without inspection.
 	Routes []RouteAdded `json:"routes"`
-	// Before are the last of the routes in force, and Earlier counts the routes before
-	// those. Past lists the requests refused in the last hour that these routes would have
+	// Before lists the last of the routes in force, and Earlier counts the routes before
+	// those. Past lists the requests refused in the last hour that these routes would
+	// have
 	// allowed. All three are only shown.
 	Before  []routes.Description `json:"before,omitempty"`
 	Earlier int                  `json:"earlier,omitempty"`

@@ -349,7 +349,8 @@ func all[T any](list []T, f func(T) bool) bool {
 	return !slices.ContainsFunc(list, func(x T) bool { return !f(x) })
 }
 
-// hostCovers reports whether have names every host that want names.
+// hostCovers reports whether the pattern have matches every host that the pattern want
+// matches.
 func hostCovers(have, want string) bool {
 	if have == want {
 		return true

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Process identifies a process of the host by its number and its start
@@ -45,6 +47,24 @@ func (p Process) Exists() bool {
 func (p Process) Alive() bool {
 	now, ok := ReadProcess(p.PID)
 	return ok && now.Start == p.Start && !now.Zombie
+}
+
+// EndsWithin blocks until p has ended, for at most d. It reports whether p has ended.
+func (p Process) EndsWithin(d time.Duration) bool {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return !p.Alive()
+	}
+	defer unix.Close(fd)
+	end := time.Now().Add(d)
+	for p.Alive() { // otherwise fd may be of a later process
+		left := time.Until(end)
+		if left <= 0 {
+			return false
+		}
+		unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
+	}
+	return true
 }
 
 // Argv0 returns p's first argument, or "" for a process that is gone.
@@ -108,11 +128,8 @@ func AllGone(t testing.TB, owner string, ps []Process, within time.Duration) {
 	t.Helper()
 	deadline := time.Now().Add(within)
 	for _, p := range ps {
-		for p.Alive() {
-			if time.Now().After(deadline) {
-				t.Fatalf("process %+v (%s) outlived %s", p, p.Argv0(), owner)
-			}
-			time.Sleep(2 * time.Millisecond)
+		if !p.EndsWithin(time.Until(deadline)) {
+			t.Fatalf("process %+v (%s) outlived %s", p, p.Argv0(), owner)
 		}
 	}
 }

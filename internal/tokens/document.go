@@ -104,7 +104,7 @@ func (d *document) text(c byte) {
 	case c == '"':
 		d.inString = false
 		if l := d.level(); l != nil && d.key != nil {
-			l.key = known(d.key)
+			l.key = watchedKey(d.key)
 		}
 		d.key = nil
 		return
@@ -118,7 +118,7 @@ func (d *document) text(c byte) {
 	}
 }
 
-func known(key []byte) string {
+func watchedKey(key []byte) string {
 	switch string(key) {
 	case keyUsage:
 		return keyUsage

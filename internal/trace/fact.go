@@ -259,21 +259,21 @@ func ParseBatch(b []byte, each func(*Fact)) (dropped uint64, err error) {
 	return dropped, nil
 }
 
-// Kind groups operations for people's queries.
-type Kind string
+// FactKind groups operations for people's queries.
+type FactKind string
 
 // The kinds.
 const (
-	kindExec Kind = "exec" // programs: exec, exit, fork
-	KindFile Kind = "file" // files opened, examined, written, moved, removed
-	kindNet  Kind = "net"  // sockets
-	kindProc Kind = "proc" // what processes do to each other: signals, ptrace
-	KindPriv Kind = "priv" // rights: ids, capabilities, mounts, devices, refused calls
+	kindExec FactKind = "exec" // programs: exec, exit, fork
+	KindFile FactKind = "file" // files opened, examined, written, moved, removed
+	kindNet  FactKind = "net"  // sockets
+	kindProc FactKind = "proc" // what processes do to each other: signals, ptrace
+	KindPriv FactKind = "priv" // rights: ids, capabilities, mounts, devices, refused calls
 )
 
 type opInfo struct {
 	name string
-	kind Kind
+	kind FactKind
 }
 
 var ops = [...]opInfo{
@@ -290,7 +290,7 @@ var ops = [...]opInfo{
 }
 
 // Kind returns the group of o, or "" for an operation of a later version.
-func (o Op) Kind() Kind { return o.info().kind }
+func (o Op) Kind() FactKind { return o.info().kind }
 
 func (o Op) String() string {
 	if name := o.info().name; name != "" {

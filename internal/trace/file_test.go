@@ -388,7 +388,7 @@ func TestFlood(t *testing.T) {
 	if k.Unkept.Of(KindFile) == 0 || k.Unkept.Of(kindExec) != 0 || k.Unkept.Of(KindPriv) != 0 {
 		t.Errorf("not kept: %v", k.Unkept)
 	}
-	kept := map[Kind]uint64{}
+	kept := map[FactKind]uint64{}
 	lastFile := uint64(0)
 	got, damage, tail, err := read(t, path)
 	for _, f := range got {

@@ -12,7 +12,7 @@ import (
 
 // Filter selects facts. The zero Filter selects all.
 type Filter struct {
-	Kinds  []Kind
+	Kinds  []FactKind
 	Paths  []Glob // any of them
 	Denied bool   // only refused operations
 	PIDs   []uint32

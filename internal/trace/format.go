@@ -60,7 +60,7 @@ const (
 )
 
 // kinds lists the kinds in the order of the format.
-var kinds = [...]Kind{kindExec, KindFile, kindNet, kindProc, KindPriv, ""}
+var kinds = [...]FactKind{kindExec, KindFile, kindNet, kindProc, KindPriv, ""}
 
 const (
 	kindFile  = 1
@@ -69,7 +69,7 @@ const (
 )
 
 // Kinds returns all kinds, for people to choose from.
-func Kinds() []Kind { return append([]Kind(nil), kinds[:kindOther]...) }
+func Kinds() []FactKind { return append([]FactKind(nil), kinds[:kindOther]...) }
 
 var kindIndex = func() (t [256]uint8) {
 	for i := range t {
@@ -88,7 +88,7 @@ type Counts [kindCount]uint64
 
 // Of returns the number of kind k. The empty kind counts operations that this
 // version does not know.
-func (c *Counts) Of(k Kind) uint64 {
+func (c *Counts) Of(k FactKind) uint64 {
 	for i := range kinds {
 		if kinds[i] == k {
 			return c[i]

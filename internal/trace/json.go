@@ -27,7 +27,7 @@ type FactLine struct {
 	Seq      uint64      `json:"seq"`
 	Time     time.Time   `json:"time"`
 	Op       string      `json:"op"`
-	Kind     Kind        `json:"kind,omitempty"` // empty for an operation of a later version
+	Kind     FactKind    `json:"kind,omitempty"` // empty for an operation of a later version
 	PID      uint32      `json:"pid"`
 	PPID     uint32      `json:"ppid,omitempty"`
 	Errno    string      `json:"errno,omitempty"` // a name; empty: it succeeded
@@ -67,11 +67,11 @@ type EndLine struct {
 	Last   uint64 `json:"last"`  // number of the last fact
 	Shown  uint64 `json:"shown"` // facts printed
 	// Dropped facts never left the bottle's kernel; Unkept ones did not fit.
-	Dropped uint64          `json:"dropped"`
-	Unkept  map[Kind]uint64 `json:"unkept"` // by kind; empty kind: of a later version
-	Torn    int64           `json:"torn_bytes"`
-	Damaged uint64          `json:"damaged"` // DamageLines printed
-	Digest  string          `json:"digest,omitempty"`
+	Dropped uint64              `json:"dropped"`
+	Unkept  map[FactKind]uint64 `json:"unkept"` // by kind; empty kind: of a later version
+	Torn    int64               `json:"torn_bytes"`
+	Damaged uint64              `json:"damaged"` // DamageLines printed
+	Digest  string              `json:"digest,omitempty"`
 }
 
 var flagNames = []struct {
@@ -79,8 +79,8 @@ var flagNames = []struct {
 	name string
 }{{Claimed, "claimed"}, {Asked, "asked"}, {Miss, "miss"}, {Foreign, "foreign"}, {Cut, "cut"}, {Deleted, "deleted"}, {Mutable, "mutable"}, {Special, "special"}}
 
-// Words returns the flags' names.
-func (fl Flags) Words() []string {
+// Names returns the flags' names.
+func (fl Flags) Names() []string {
 	var out []string
 	for _, x := range flagNames {
 		if fl&x.flag != 0 {
@@ -95,7 +95,7 @@ func (f *Fact) Line() FactLine {
 	l := FactLine{
 		Type: "fact", Seq: f.Seq, Time: f.When().UTC(), Op: f.Op.String(), Kind: f.Op.Kind(), PID: f.PID, PPID: f.PPID,
 		Errno: ErrnoName(f.Errno), Path: store.Raw(f.Path), Path2: store.Raw(f.Path2), Digest: hex.EncodeToString([]byte(f.Digest)),
-		A: f.A, B: f.B, C: f.C, Detail: store.Raw(f.Detail()), Flags: f.Flags.Words(), Observed: f.Observed(),
+		A: f.A, B: f.B, C: f.C, Detail: store.Raw(f.Detail()), Flags: f.Flags.Names(), Observed: f.Observed(),
 	}
 	if len(f.Args) > 0 {
 		l.Args = store.Raws(f.Args)
@@ -110,7 +110,7 @@ func (f *Fact) Line() FactLine {
 func (t *Tail) Line(shown, damaged uint64) EndLine {
 	l := EndLine{
 		Type: "end", Ended: t.Ended, Reason: t.Reason, Last: t.Last, Shown: shown, Dropped: t.Dropped,
-		Unkept: map[Kind]uint64{}, Torn: t.Torn, Damaged: damaged, Digest: hex.EncodeToString(t.Digest),
+		Unkept: map[FactKind]uint64{}, Torn: t.Torn, Damaged: damaged, Digest: hex.EncodeToString(t.Digest),
 	}
 	for i, n := range t.Unkept {
 		if n > 0 {

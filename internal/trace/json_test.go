@@ -171,7 +171,7 @@ func TestFilter(t *testing.T) {
 		want bool
 	}{
 		{Filter{}, true},
-		{Filter{Kinds: []Kind{kindExec, KindFile}}, true}, {Filter{Kinds: []Kind{kindNet}}, false},
+		{Filter{Kinds: []FactKind{kindExec, KindFile}}, true}, {Filter{Kinds: []FactKind{kindNet}}, false},
 		{Filter{PIDs: []uint32{2, 3}}, true}, {Filter{PIDs: []uint32{2}}, false},
 		{Filter{Denied: true}, true}, {Filter{Paths: []Glob{g}}, true},
 		{Filter{Denied: true, PIDs: []uint32{2}}, false},

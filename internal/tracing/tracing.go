@@ -333,9 +333,9 @@ func sumInside(dir int, name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// LoadScenarios reads a file of the user's own. One that lies in the workspace is
-// refused: what is judged must not say how. The error of what is wrong in it is a
-// document's, with places.
+// LoadScenarios reads a file of the user's. It refuses a file in the workspace, because
+// what is judged must not say how. An error in the file is a [document.Error] with the
+// place.
 func LoadScenarios(file, workspace string) (*scenario.Set, error) {
 	real, err := filepath.EvalSymlinks(file)
 	if err == nil {

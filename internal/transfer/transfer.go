@@ -28,13 +28,13 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Limits bounds a copy. The zero value of a field is its default.
-type Limits struct {
+// Bounds limits a copy. The zero value of a field is its default.
+type Bounds struct {
 	Bytes   int64 // sum of file sizes, holes included; default 10 GiB
 	Entries int64 // default 500,000
 }
 
-func (l Limits) orDefaults() Limits {
+func (l Bounds) orDefaults() Bounds {
 	if l.Bytes == 0 {
 		l.Bytes = 10 << 30
 	}
@@ -90,7 +90,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Out reads a tar stream from r, whose entries must all be at or below the name base, and
 // writes it to the directory dir under a new name. Before the copy gets that name, Out calls
 // whole, unless it is nil, which returns an error if the stream is incomplete.
-func Out(ctx context.Context, r io.Reader, base, dir, name string, l Limits, whole func() error) (Report, error) {
+func Out(ctx context.Context, r io.Reader, base, dir, name string, l Bounds, whole func() error) (Report, error) {
 	o := &out{ctx: ctx, in: tar.NewReader(reader{ctx, r}), base: base, limits: l.orDefaults(), links: map[string]string{}, whole: whole}
 	if err := o.into(dir, name); err != nil {
 		return o.report, err
@@ -103,7 +103,7 @@ type out struct {
 	ctx    context.Context
 	in     *tar.Reader
 	base   string
-	limits Limits
+	limits Bounds
 	report Report
 	whole  func() error
 
@@ -338,7 +338,7 @@ func (o *out) finish() error {
 
 // In writes the file or directory src to w as a tar stream under a name. It does not follow
 // links.
-func In(ctx context.Context, w io.Writer, src, name string, l Limits) (Report, error) {
+func In(ctx context.Context, w io.Writer, src, name string, l Bounds) (Report, error) {
 	l = l.orDefaults()
 	var r Report
 	out := tar.NewWriter(w)
@@ -386,7 +386,7 @@ func In(ctx context.Context, w io.Writer, src, name string, l Limits) (Report, e
 }
 
 // inFile writes a file, up to the size that it has when it is opened.
-func inFile(ctx context.Context, out *tar.Writer, root *os.Root, p string, h *tar.Header, r *Report, l Limits) error {
+func inFile(ctx context.Context, out *tar.Writer, root *os.Root, p string, h *tar.Header, r *Report, l Bounds) error {
 	f, err := root.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

@@ -137,7 +137,7 @@ func TestHostileStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := t.TempDir()
-			r, err := Out(t.Context(), bytes.NewReader(stream(t, x.entries...)), "d", to, "new", Limits{Bytes: 1000, Entries: 50}, nil)
+			r, err := Out(t.Context(), bytes.NewReader(stream(t, x.entries...)), "d", to, "new", Bounds{Bytes: 1000, Entries: 50}, nil)
 			if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
 				t.Errorf("%v, want %q", err, x.want)
 			}
@@ -178,15 +178,15 @@ func TestWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := listed(t, to)
-		_, err = Out(t.Context(), bytes.NewReader(stream(t, entry{name: "./d", text: "theirs"})), "d", to, "new", Limits{}, nil)
+		_, err = Out(t.Context(), bytes.NewReader(stream(t, entry{name: "./d", text: "theirs"})), "d", to, "new", Bounds{}, nil)
 		if !errors.Is(err, fs.ErrExist) || !slices.Equal(listed(t, to), before) || len(listed(t, other)) > 0 {
 			t.Errorf("%s: %v, %q", what, err, listed(t, to))
 		}
 	}
 }
 
-// TestBrokenStreams: of what breaks off, lies about its length or is no archive nothing
-// is kept; nor of what nobody waits for any more.
+// TestBrokenStreams: nothing is kept of a stream that breaks off, lies about its length
+// or is no archive, or that nobody waits for any more.
 func TestBrokenStreams(t *testing.T) {
 	whole := stream(t, entry{name: "./d/", kind: tar.TypeDir, mode: 0o755}, entry{name: "./d/f", text: strings.Repeat("x", 5000)})
 	for name, r := range map[string]io.Reader{
@@ -197,21 +197,21 @@ func TestBrokenStreams(t *testing.T) {
 		"a huge file":    bytes.NewReader(stream(t, entry{name: "./d", size: 1 << 40})),
 	} {
 		to := t.TempDir()
-		if _, err := Out(t.Context(), r, "d", to, "new", Limits{}, nil); err == nil || len(listed(t, to)) > 0 {
+		if _, err := Out(t.Context(), r, "d", to, "new", Bounds{}, nil); err == nil || len(listed(t, to)) > 0 {
 			t.Errorf("%s: %v, %q", name, err, listed(t, to))
 		}
 	}
 	to := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Out(ctx, bytes.NewReader(whole), "d", to, "new", Limits{}, nil); !errors.Is(err, context.Canceled) || len(listed(t, to)) > 0 {
+	if _, err := Out(ctx, bytes.NewReader(whole), "d", to, "new", Bounds{}, nil); !errors.Is(err, context.Canceled) || len(listed(t, to)) > 0 {
 		t.Errorf("%v, %q", err, listed(t, to))
 	}
 	bad := errors.New("something is missing")
-	if _, err := Out(t.Context(), bytes.NewReader(whole), "d", to, "new", Limits{}, func() error { return bad }); !errors.Is(err, bad) || len(listed(t, to)) > 0 {
+	if _, err := Out(t.Context(), bytes.NewReader(whole), "d", to, "new", Bounds{}, func() error { return bad }); !errors.Is(err, bad) || len(listed(t, to)) > 0 {
 		t.Errorf("%v, %q", err, listed(t, to))
 	}
-	if _, err := Out(t.Context(), bytes.NewReader(whole), "d", to, "new", Limits{}, nil); err != nil || len(listed(t, to)) != 2 {
+	if _, err := Out(t.Context(), bytes.NewReader(whole), "d", to, "new", Bounds{}, nil); err != nil || len(listed(t, to)) != 2 {
 		t.Errorf("%v, %q", err, listed(t, to))
 	}
 }
@@ -225,12 +225,12 @@ func TestInAndOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	r, err := In(t.Context(), &b, src, "name", Limits{})
+	r, err := In(t.Context(), &b, src, "name", Bounds{})
 	if err != nil || len(r.Left) != 1 || !strings.Contains(r.Left[0], "pipe: it is neither") || r.Bytes != 4 {
 		t.Fatalf("%+v %v", r, err)
 	}
 	again := bytes.NewReader(b.Bytes())
-	r, err = Out(t.Context(), &b, "name", to, "copy", Limits{}, nil)
+	r, err = Out(t.Context(), &b, "name", to, "copy", Bounds{}, nil)
 	if err != nil || len(r.Left) != 1 || !strings.Contains(r.Left[0], "name/out: it is a link") {
 		t.Fatalf("%+v %v", r, err)
 	}
@@ -248,13 +248,13 @@ func TestInAndOut(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	if _, err := In(t.Context(), io.Discard, src, "name", Limits{Bytes: 3}); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
+	if _, err := In(t.Context(), io.Discard, src, "name", Bounds{Bytes: 3}); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
 		t.Error(err)
 	}
-	if _, err := In(t.Context(), io.Discard, src, "name", Limits{Entries: 3}); err == nil || !strings.Contains(err.Error(), "more than 3 files") {
+	if _, err := In(t.Context(), io.Discard, src, "name", Bounds{Entries: 3}); err == nil || !strings.Contains(err.Error(), "more than 3 files") {
 		t.Error(err)
 	}
-	if _, err := In(t.Context(), io.Discard, from+"/none", "name", Limits{}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := In(t.Context(), io.Discard, from+"/none", "name", Bounds{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -275,7 +275,7 @@ func FuzzOut(f *testing.F) {
 		if err := os.Mkdir(to, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Out(t.Context(), bytes.NewReader(data), "d", to, "new", Limits{Bytes: 1 << 16, Entries: 100}, nil)
+		_, err := Out(t.Context(), bytes.NewReader(data), "d", to, "new", Bounds{Bytes: 1 << 16, Entries: 100}, nil)
 		around, _ := os.ReadDir(outer)
 		made, _ := os.ReadDir(to)
 		if len(around) != 1 || len(made) > 1 || err != nil && len(made) > 0 || len(made) == 1 && made[0].Name() != "new" {

@@ -262,7 +262,7 @@ func TestChannelRefused(t *testing.T) {
 
 // A reset does not look like an orderly end, in either direction, and what was sent
 // before it arrives.
-func TestLaneReset(t *testing.T) {
+func TestChannelReset(t *testing.T) {
 	x := newTestWire(t)
 	p, l := x.open()
 	_, _ = l.Write([]byte("cut o"))
@@ -376,7 +376,7 @@ func TestChannelBackPressure(t *testing.T) {
 }
 
 // Impossible positions end their connection and no other.
-func TestLaneRules(t *testing.T) {
+func TestChannelRules(t *testing.T) {
 	x := newTestWire(t)
 	b := make([]byte, 100)
 	for _, put := range []uint32{channelRing + 1, 1 << 31, ^uint32(0)} {
@@ -440,7 +440,7 @@ func TestLaneRules(t *testing.T) {
 
 // A bottle that writes arbitrary values into the memory ends its own connections. The
 // gateway keeps running, and can close.
-func TestLanesScribbled(t *testing.T) {
+func TestChannelsScribbled(t *testing.T) {
 	x := newTestWire(t)
 	var wg sync.WaitGroup
 	var stop atomic.Bool
@@ -503,7 +503,7 @@ func TestLanesScribbled(t *testing.T) {
 
 // The memory can't be resized: access past the end of a smaller one would kill the
 // process.
-func TestLanesSealed(t *testing.T) {
+func TestChannelsSealed(t *testing.T) {
 	x := newTestWire(t)
 	fd := int(x.bottle.files.Mem.Fd())
 	for _, size := range []int64{0, channelSize - 1, channelSize + 1} {
@@ -590,7 +590,7 @@ func spoil(t *testing.T, f *os.File) {
 
 // Whatever a bottle does to its descriptors, the gateway rings, collects garbage,
 // keeps its deadlines and closes.
-func TestLanesSpoilt(t *testing.T) {
+func TestChannelsSpoilt(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		x := newTestWire(t)
 		p, l := x.open()
@@ -677,7 +677,7 @@ func TestDoorbellIsTheGateways(t *testing.T) {
 
 // Connections that end while the gateway closes, after the bottle has released them
 // all, never access unmapped memory.
-func TestLanesEndWhileClosing(t *testing.T) {
+func TestChannelsEndWhileClosing(t *testing.T) {
 	for round := range 150 {
 		x := newTestWire(t)
 		var ls []*Channel
@@ -775,7 +775,7 @@ func TestLostChannel(t *testing.T) {
 	c.Close(true)
 }
 
-// Both sides see when the other is done.
+// TestChannelState: each side sees when the other is done.
 func TestChannelState(t *testing.T) {
 	x := newTestWire(t)
 	p, l := x.open()

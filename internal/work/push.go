@@ -55,7 +55,7 @@ func (w *Work) pushTo(ctx context.Context, p *bottles.Preflight, repo *gate.Repo
 	if o.NoPush {
 		return nil, "nobody wanted it pushed", nil
 	}
-	g := p.Granted.Git
+	g := p.Grant.Git
 	if g == nil {
 		g = &repos.Repos{}
 	}
@@ -258,8 +258,8 @@ func (w *Work) pushRun(a Attempt, dir string, judged time.Time) (*bottles.Prefli
 		return nil, err
 	}
 	grant := &repos.Repos{}
-	if p.Granted.Git != nil {
-		for _, r := range p.Granted.Git.Repos {
+	if p.Grant.Git != nil {
+		for _, r := range p.Grant.Git.Repos {
 			if r.Name == w.Task.Push.Repo && r.URL == string(w.Task.Push.URL) {
 				grant.Repos = append(grant.Repos, r)
 			}
@@ -283,14 +283,14 @@ func (w *Work) pushRun(a Attempt, dir string, judged time.Time) (*bottles.Prefli
 	subject, _, _ := strings.Cut(w.Task.Prompt, "\n")
 	message := safetext.String(subject, 72) + "\n\nCarboy-Work: " + w.Id + "\nCarboy-Run: " + string(a.Run) + "\nCarboy-Verdict: " + a.Verdict + "\n"
 	p.Workspace, p.Mode, p.Image, p.ImageDigest = dir, store.Overlay, "", ""
-	p.Granted = &plan.Grant{Agent: p.Granted.Agent, Log: p.Granted.Log, Sum: p.Granted.Sum, Git: grant, GitFile: p.Granted.GitFile}
+	p.Grant = &plan.Grant{Agent: p.Grant.Agent, Log: p.Grant.Log, Sum: p.Grant.Sum, Git: grant, GitFile: p.Grant.GitFile}
 	p.Run = plan.Options{
 		Command: []string{
 			"sh", "-c", pushScript, "carboy-push", pushObjects, w.Task.Base, format, strconv.FormatInt(judged.Unix(), 10) + " +0000", w.Task.Agent, message,
 			"http://" + gitgate.Host + "/" + w.Task.Push.Repo + ".git", w.Task.Push.Branch,
 		},
 		Workspace: dir, At: gate.Workspace, Mode: store.Overlay, Throwaway: true, Mounts: []string{objects + ":" + pushObjects + ":ro"},
-		Limits: bottle.Limits{Timeout: p.Run.Limits.Timeout}, OnEvent: w.O.OnEvent, Granted: p.Granted,
+		Limits: bottle.Limits{Timeout: p.Run.Limits.Timeout}, OnEvent: w.O.OnEvent, Grant: p.Grant,
 		Supervise: p.Run.Supervise,
 	}
 	return p, nil
@@ -339,7 +339,7 @@ func (c *Worker) inOwnBottle(ctx context.Context, p *bottles.Preflight, label, w
 		return nil, err
 	}
 	defer lock.Unlock()
-	p.Granted.Lock = lock
+	p.Grant.Lock = lock
 	s, err := c.bottles.RunBottle(ctx, b, p)
 	if !repos.HasKeys(c.Host, b.Slug) { // else revoking them needs its record
 		_, rerr := c.Store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)

@@ -674,7 +674,7 @@ func (w *Work) confirm(p *bottles.Preflight) error {
 // closed; by then a step refers to it.
 func (w *Work) gate(ctx context.Context, a Attempt) (j *judge.Judged, hold *os.File, err error) {
 	for {
-		j, err = w.C.judge.Gate(ctx, judge.GateOptions{Dir: w.Task.Dir, Base: w.Task.Base, Change: string(a.Run), Catalog: w.Task.Catalog, OnEvent: w.O.OnGate, Granted: w.granted(), Exact: true, Waits: w.waits})
+		j, err = w.C.judge.Gate(ctx, judge.GateOptions{Dir: w.Task.Dir, Base: w.Task.Base, Change: string(a.Run), Catalog: w.Task.Catalog, OnEvent: w.O.OnGate, Granted: w.grants(), Exact: true, Waits: w.waits})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -779,7 +779,7 @@ func (w *Work) Ended(ctx context.Context, a Attempt) (*Worked, error) {
 	case r.Outcome == gate.Final:
 		r.Why = "what failed is nothing that another attempt is for"
 	case r.Outcome == gate.Escalated:
-		r.Why = "witnesses disagree"
+		r.Why = "exit code and report disagree"
 	case same >= 3:
 		r.Outcome, r.Why, r.spent = gate.Escalated, "the same failed three times", true
 	case a.Number >= w.limit():
@@ -788,8 +788,8 @@ func (w *Work) Ended(ctx context.Context, a Attempt) (*Worked, error) {
 	return r, nil
 }
 
-// granted returns the attempts that people have granted.
-func (w *Work) granted() (out []gate.Attempts) {
+// grants returns the attempts that people have granted.
+func (w *Work) grants() (out []gate.Attempts) {
 	for _, s := range w.Steps {
 		if s.State == AttemptGranted && s.Granted != nil {
 			out = append(out, *s.Granted)
@@ -822,7 +822,7 @@ func (w *Work) spent(ctx context.Context, a Attempt, r *Worked) (*Worked, error)
 		} else if a.Failing != "" {
 			p.Failures = []string{fault.Fit(a.Failing, 2000)}
 		}
-		err := ask.People(ctx, w.C.Host, judge.GateAsker, a.Run, p, "carboy work --max-attempts", w.O.People, func(ok supervise.Approval[supervise.GateAttempts]) error {
+		err := ask.ForApproval(ctx, w.C.Host, judge.GateAsker, a.Run, p, "carboy work --max-attempts", w.O.People, func(ok supervise.Approval[supervise.GateAttempts]) error {
 			return w.grant(ctx, a, ok)
 		})
 		var no *ask.NotApprovedError

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/stamp"
+	"github.com/carboy/carboy/internal/phases"
 )
 
 // Backend makes bottles with the embedded kernel. The zero Backend is ready.
@@ -63,7 +63,7 @@ func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 		x.Close()
 		return nil, x.explain(fmt.Errorf("make bottle: %w", err))
 	}
-	stamp.Add(r.Stamps)
+	phases.Add(r.Phases)
 	if x.posture, err = readPosture(r, int(spec.User.UID), spec.Writable()); err != nil {
 		x.Close()
 		return nil, err

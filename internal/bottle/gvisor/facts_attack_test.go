@@ -326,7 +326,8 @@ func TestFactsOfReusedPIDs(t *testing.T) {
 	}
 }
 
-// Programs that have no name any more, or never had one.
+// TestFactsOfNamelessPrograms runs programs whose file has no name any more, or never had
+// one.
 func TestFactsOfNamelessPrograms(t *testing.T) {
 	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, withGuest(t))
@@ -584,8 +585,8 @@ func TestFactsLostAtTheEndAreTold(t *testing.T) {
 	}
 }
 
-// Rights, other processes, sockets: what was asked for is a fact, also when it
-// was refused.
+// TestFactsOfRights: each request for a right, another process or a socket is a fact,
+// also a refused one.
 func TestFactsOfRights(t *testing.T) {
 	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
@@ -664,8 +665,8 @@ n = socket.socket(); n.connect_ex(("127.0.0.1", 9)); n = socket.socket(socket.AF
 	}
 }
 
-// A description's address is forgotten when it is used anew, whatever else
-// lies in its set.
+// TestMarkSet: the address of a file description is forgotten when it is reused, whatever
+// else its set holds.
 func TestMarkSet(t *testing.T) {
 	w := newFactWriter(-1)
 	defer close(w.wake)
@@ -908,7 +909,8 @@ exec unshare -Urm sh -c 'set -e; mount -t tmpfs none /dev; echo kept >/dev/null;
 	}
 }
 
-// A clone into other namespaces is one that asks for rights.
+// TestFactsOfNamespaces: a clone into other namespaces is recorded as a request for
+// rights.
 func TestFactsOfNamespaces(t *testing.T) {
 	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)

@@ -434,7 +434,7 @@ func attackSpawn(args []string) error {
 	return nil
 }
 
-// tinyExit is a program of one system call that no library stands before.
+// tinyExit is a program that makes one system call, without a library.
 func tinyExit() []byte {
 	b, err := initELF()
 	if err != nil {
@@ -461,7 +461,7 @@ func attackSelf(args []string) error {
 	return unix.Exec("/proc/self/exe", []string{factsGuest, "self", "again"}, nil)
 }
 
-// attackLong opens what has a very long name, or is asked for by one.
+// attackLong opens files with very long names, and files by very long paths.
 func attackLong([]string) error {
 	if err := os.WriteFile("longest", nil, 0o600); err != nil {
 		return err
@@ -516,8 +516,8 @@ func attackLarge([]string) error {
 	return nil
 }
 
-// attackReuse writes to very many files, one after the other, so that what the
-// kernel keeps of one lies where that of an earlier one lay.
+// attackReuse writes to very many files, one after the other, so that the kernel reuses
+// the memory of one file's data for another's.
 func attackReuse(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/stamp"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/wire"
 )
 
@@ -31,7 +31,7 @@ type plan struct {
 	Exported              string // the directory whose changes Export takes out; empty: all
 	Trace                 int    // descriptor for facts; 0: none
 	Debug                 string // directory for gVisor's own logs; empty: none
-	Stamps                bool   // record timestamps of the start
+	Phases                bool   // record timestamps of the start
 	Thaw                  *planThaw
 	Upper                 int // descriptor of the files to begin with; 0: none
 }
@@ -114,7 +114,7 @@ func newPlan(s *bottle.Spec, own rootFiles) (*plan, []*os.File) {
 		}
 	}
 	p.Upper = donate(s.Upper)
-	p.Stamps = stamp.Wanted()
+	p.Phases = phases.Wanted()
 	return p, files
 }
 
@@ -174,6 +174,6 @@ type exportArgs struct{ All bool }
 
 type createReply struct {
 	Processes []rawPosture
-	Stamps    []stamp.Point
+	Phases    []phases.Point
 	Trace     bool // the sentry's own answer
 }

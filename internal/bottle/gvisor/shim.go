@@ -24,8 +24,8 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/reclaim"
-	"github.com/carboy/carboy/internal/stamp"
 )
 
 const controlFD = 3
@@ -52,8 +52,8 @@ func shimMain() {
 		os.Exit(1)
 	}
 	s := &shim{conn: c}
-	s.stamps.On()
-	s.stamps.Mark("shim: main")
+	s.phases.On()
+	s.phases.Mark("shim: main")
 	s.procErr = mountProc()
 	s.serve()
 	if s.c != nil {
@@ -67,7 +67,7 @@ func shimMain() {
 type shim struct {
 	conn    *conn
 	procErr error // of mounting /proc
-	stamps  stamp.Log
+	phases  phases.Log
 	conf    *config.Config
 	c       *container.Container
 
@@ -169,7 +169,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.stamps.Mark("shim: plan")
+	s.phases.Mark("shim: plan")
 	if s.procErr != nil {
 		return nil, s.procErr
 	}
@@ -180,7 +180,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.stamps.Mark("shim: root")
+	s.phases.Mark("shim: root")
 	if s.conf, err = newConfig(p, l); err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err := s.boot(p, l, files); err != nil {
 		return nil, err
 	}
-	s.stamps.Mark("shim: sandbox started")
+	s.phases.Mark("shim: sandbox started")
 	var r createReply
 	for _, c := range []struct {
 		role string
@@ -210,10 +210,10 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 		return nil, fmt.Errorf("ask the sandbox about facts: %w", err)
 	}
 	r.Trace, s.tracing = flushed.Tracing, flushed.Tracing
-	s.stamps.Mark("shim: posture read")
+	s.phases.Mark("shim: posture read")
 	reclaim.After(reclaim.Patience) // ends with the process
-	if p.Stamps {
-		r.Stamps = s.stamps.Points()
+	if p.Phases {
+		r.Phases = s.phases.Points()
 	}
 	return r, nil
 }
@@ -303,7 +303,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("create sandbox: %w", err)
 	}
-	s.stamps.Mark("shim: sandbox made")
+	s.phases.Mark("shim: sandbox made")
 	if p.Wire > 0 {
 		if p.Wire > len(files) {
 			return errors.New("the wire is missing")

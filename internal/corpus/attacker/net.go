@@ -75,7 +75,7 @@ func get(host string) string {
 
 func getOpen(e *Env) error { return dial(e.Open, get(e.Open)) }
 
-// reach returns an attack that connects to places. The host's witnesses count arrivals.
+// reach returns an attack that connects to places. The host's observers count arrivals.
 func reach(id, how, defence, source string, addrs func(*Env) []string) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: source, Judge: ByWord, Control: getOpen,
 		Try: func(e *Env) error {

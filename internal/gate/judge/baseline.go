@@ -361,7 +361,7 @@ func (n *newBaseline) ask(ctx context.Context, name, tool string, run store.ID, 
 		Gate: fault.Fit(name, 256), Repository: fault.Fit(n.dir, 4096), File: gate.BaselinePath, Verdict: n.digest, From: n.was.Digest(), To: HexSum(n.text),
 		Signer: n.who, Before: before, After: after,
 	}
-	err = ask.People(ctx, n.c.Host, GateAsker, run, p, tool, o.Options, func(ok supervise.Approval[supervise.BaselineUpdate]) error {
+	err = ask.ForApproval(ctx, n.c.Host, GateAsker, run, p, tool, o.Options, func(ok supervise.Approval[supervise.BaselineUpdate]) error {
 		return n.write(ctx, ok.Outcome())
 	})
 	return gate.BaselinePath, err
@@ -422,7 +422,7 @@ func (c *Judge) AcceptLostTests(ctx context.Context, dir, ref string, tests []st
 			Gate: fault.Fit(v.Catalog, 256), Repository: fault.Fit(n.dir, 4096), Signal: fault.Fit(s, 256), Verdict: n.digest, File: gate.BaselinePath,
 			From: n.was.Digest(), To: HexSum(n.text), Signer: n.who, Tests: lost[s],
 		}
-		err = ask.People(ctx, c.Host, GateAsker, runOf(v), p, "carboy gate baseline accept --lost-tests", o.Options, func(ok supervise.Approval[supervise.TestsGone]) error {
+		err = ask.ForApproval(ctx, c.Host, GateAsker, runOf(v), p, "carboy gate baseline accept --lost-tests", o.Options, func(ok supervise.Approval[supervise.TestsGone]) error {
 			return n.write(ctx, ok.Outcome())
 		})
 		n.done()

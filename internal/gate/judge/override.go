@@ -74,7 +74,7 @@ func (c *Judge) OverrideVerdict(ctx context.Context, ref, reason string, o ask.O
 		Verdict: digest, ID: v.ID, Reason: reason, Failures: FailuresOf(v),
 	}
 	var out *gate.Verdict
-	err = ask.People(ctx, c.Host, GateAsker, runOf(v), p, "carboy gate override", o, func(ok supervise.Approval[supervise.GateOverride]) error {
+	err = ask.ForApproval(ctx, c.Host, GateAsker, runOf(v), p, "carboy gate override", o, func(ok supervise.Approval[supervise.GateOverride]) error {
 		out, err = c.Override(ctx, ok)
 		return err
 	})

@@ -121,8 +121,8 @@ func local(m *modfile.File, r *modfile.Require) bool {
 	})
 }
 
-// plainWords matches a script without shell syntax.
-var plainWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./=@ -]+$`) })
+// simpleScript matches a script without shell syntax.
+var simpleScript = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./=@ -]+$`) })
 
 func (f *finder) node() {
 	text := f.read("package.json")
@@ -163,7 +163,7 @@ func (f *finder) node() {
 		f.add("npm-build", "build", "    command: [npm, run, build]\n"+rest)
 	}
 	switch test := p.Scripts["test"]; {
-	case strings.HasPrefix(test, "node --test") && plainWords().MatchString(test) && !strings.Contains(test, "--test-reporter"):
+	case strings.HasPrefix(test, "node --test") && simpleScript().MatchString(test) && !strings.Contains(test, "--test-reporter"):
 		var more string
 		for _, w := range strings.Fields(test)[2:] {
 			more += ", '" + w + "'"

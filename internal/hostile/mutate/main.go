@@ -53,13 +53,13 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-list] [-baseline] [-v] [-jobs N]")
 		return 2
 	}
-	picked := pick(mutants, *only)
-	if len(picked) == 0 {
+	chosen := withPrefix(mutants, *only)
+	if len(chosen) == 0 {
 		fmt.Fprintf(msg, "mutate: no mutant's name or promise begins with %q; -list names them\n", *only)
 		return 2
 	}
 	if *list {
-		for _, m := range picked {
+		for _, m := range chosen {
 			fmt.Fprintf(out, "%-3s %-38s %s\n    must fail: %s\n", m.Promise, m.Name, m.Why, m.Test)
 		}
 		return 0
@@ -71,23 +71,23 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 	}
 	defer r.close()
 	began := time.Now()
-	if err := r.build(ctx, picked); err != nil {
+	if err := r.build(ctx, chosen); err != nil {
 		fmt.Fprintln(msg, "mutate:", err)
 		return 2
 	}
-	fmt.Fprintf(msg, "%d packages built in %.0fs\n", len(packages(picked)), time.Since(began).Seconds())
-	if *baseline && !r.baseline(ctx, picked, msg) {
+	fmt.Fprintf(msg, "%d packages built in %.0fs\n", len(packages(chosen)), time.Since(began).Seconds())
+	if *baseline && !r.baseline(ctx, chosen, msg) {
 		return 1
 	}
-	bad := r.all(ctx, picked, *jobs, *verbose, msg)
-	fmt.Fprintf(out, "%d mutants: %d made their test fail, %d did not (%.0fs)\n", len(picked), len(picked)-bad, bad, time.Since(began).Seconds())
+	bad := r.all(ctx, chosen, *jobs, *verbose, msg)
+	fmt.Fprintf(out, "%d mutants: %d made their test fail, %d did not (%.0fs)\n", len(chosen), len(chosen)-bad, bad, time.Since(began).Seconds())
 	if bad > 0 {
 		return 1
 	}
 	return 0
 }
 
-func pick(all []mutant, only string) (out []mutant) {
+func withPrefix(all []mutant, only string) (out []mutant) {
 	for _, m := range all {
 		for _, text := range strings.Split(only, ",") {
 			if strings.HasPrefix(m.Name, text) || strings.HasPrefix(m.Promise, text) {

@@ -73,7 +73,7 @@ var mutants = []mutant{
 		{"internal/gateway", off, "!sameAuthority(c, r.Host)", ""}}},
 	{"server-name-is-not-compared", "W3", "TLS for another server name passes on an allowed name's address", "internal/gateway.TestServerName", []change{
 		{"internal/gateway", off, "name != f.name", ""}}},
-	{"positions-are-believed", "W3", "what the bottle writes as its position in a ring is used as it is", "internal/wire.TestLaneRules", []change{
+	{"positions-are-believed", "W3", "what the bottle writes as its position in a ring is used as it is", "internal/wire.TestChannelRules", []change{
 		{"internal/wire", off, "n > channelRing", ""}}},
 
 	{"plain-http-is-signed", "W4", "a credential is put on plain HTTP, for everybody on the way", "internal/gateway.TestCredential", []change{

@@ -79,7 +79,7 @@ func OpenImage(ctx context.Context, c *host.Host, o *Options) (*OpenedImage, err
 	if err != nil {
 		return nil, err
 	}
-	if file, ok := strings.CutPrefix(o.Image, image.BuildPrefix); ok && o.ImageDigest == "" && o.Granted != nil {
+	if file, ok := strings.CutPrefix(o.Image, image.BuildPrefix); ok && o.ImageDigest == "" && o.Grant != nil {
 		img, err := BuildImage(ctx, c, file, o.Workspace, nil)
 		if err != nil {
 			return nil, err

@@ -99,8 +99,8 @@ type Options struct {
 	// processes start, and the receipt says so.
 	EndAtPids bool
 
-	// Granted holds the grant of a bottle's manifests. Nil: nothing.
-	Granted *Grant
+	// Grant holds what a bottle's manifests grant; it may be nil.
+	Grant *Grant
 	// Throwaway drops the changes without collecting them.
 	Throwaway bool
 	// Told gets every event of the gateway, answers with their digests. It is called
@@ -135,7 +135,7 @@ type Grant struct {
 	Resume   *Resumption
 }
 
-func (g *Grant) Record() (store.Kind, string) {
+func (g *Grant) Record() (store.RunKind, string) {
 	if g == nil {
 		return store.KindRun, ""
 	}

@@ -85,8 +85,8 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 		o.Mode = store.Overlay
 	}
 	p := &Plan{Mode: o.Mode, Net: wire.DefaultConfig(), Digests: o.Told != nil}
-	if o.Granted != nil {
-		p.Identity = o.Granted.Identity
+	if o.Grant != nil {
+		p.Identity = o.Grant.Identity
 	}
 	if o.Supervise {
 		p.Asking = true
@@ -101,16 +101,16 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 	if p.Routes, p.RouteFile, err = ParseRoutes(o); err != nil {
 		return nil, err
 	}
-	if p.Credentials, err = (&CredentialReader{Lookup: c.Env, Roots: c.Opened.Roots, seed: o.Granted.seed()}).Read(p.Routes); err != nil {
+	if p.Credentials, err = (&CredentialReader{Lookup: c.Env, Roots: c.Opened.Roots, seed: o.Grant.seed()}).Read(p.Routes); err != nil {
 		return nil, err
 	}
-	if o.Granted != nil {
-		p.Files = p.Credentials.fill(o.Granted.Files)
+	if o.Grant != nil {
+		p.Files = p.Credentials.fill(o.Grant.Files)
 	}
 	if p.Secrets, err = ReadSecrets(o.Secrets, c.Env); err != nil {
 		return nil, err
 	}
-	if err := p.watchGit(o.Granted); err != nil {
+	if err := p.watchGit(o.Grant); err != nil {
 		return nil, err
 	}
 	p.Watched = p.Secrets.With(p.Credentials)
@@ -203,8 +203,8 @@ func ParseRoutes(o *Options) (out []policy.Route, file *routes.File, err error) 
 		}
 		out = append(out, file.Routes...)
 	}
-	if o.Granted != nil {
-		out = append(out, o.Granted.Routes...)
+	if o.Grant != nil {
+		out = append(out, o.Grant.Routes...)
 	}
 	for _, l := range []struct {
 		given []string

@@ -160,11 +160,11 @@ func (m *Gate) makeKey(ctx context.Context, r Repo) (*forgekey.Key, error) {
 
 // noteKey records in the audit log that a key was made or revoked. A key is revoked even
 // if that can't be recorded.
-func (m *Gate) noteKey(r forgekey.Record, d audit.Decision, what string) {
+func (m *Gate) noteKey(r forgekey.KeyRecord, d audit.Decision, what string) {
 	noteKey(m.c, m.slug, r, d, what)
 }
 
-func noteKey(c *host.Host, slug string, r forgekey.Record, d audit.Decision, what string) {
+func noteKey(c *host.Host, slug string, r forgekey.KeyRecord, d audit.Decision, what string) {
 	ctx, cancel := context.WithTimeout(context.Background(), host.AppendIn)
 	defer cancel()
 	redact := &secret.Redactor{}
@@ -185,10 +185,10 @@ func (m *Gate) token(env string) secret.Value {
 }
 
 // revokeKeys revokes the keys recorded in dir, and returns the keys that are left.
-func revokeKeys(ctx context.Context, c *host.Host, dir string, token func(env string) secret.Value, note func(forgekey.Record, audit.Decision, string)) (left []*forgekey.LeftError) {
+func revokeKeys(ctx context.Context, c *host.Host, dir string, token func(env string) secret.Value, note func(forgekey.KeyRecord, audit.Decision, string)) (left []*forgekey.LeftError) {
 	recs, err := forgekey.Left(dir)
 	if err != nil {
-		return []*forgekey.LeftError{{Record: forgekey.Record{Title: filepath.Base(dir)}, Err: err}}
+		return []*forgekey.LeftError{{Record: forgekey.KeyRecord{Title: filepath.Base(dir)}, Err: err}}
 	}
 	results := make([]error, len(recs))
 	var wg sync.WaitGroup
@@ -239,8 +239,8 @@ func (m *Gate) observe(ev gitgate.Event) {
 	}
 }
 
-// End closes the gate and revokes the keys. Idempotent; left then lists the keys that
-// could not be revoked.
+// End closes the gate and revokes the keys. Left then lists the keys that could not be
+// revoked. Later calls do nothing.
 func (m *Gate) End(ctx context.Context) {
 	m.close.Do(func() {
 		if m.gate != nil {
@@ -311,7 +311,7 @@ func RevokeLeft(ctx context.Context, c *host.Host, lock *store.BottleLock, slug 
 	}
 	ctx, cancel := context.WithTimeout(ctx, revokeKeysIn)
 	defer cancel()
-	note := func(r forgekey.Record, d audit.Decision, what string) { noteKey(c, slug, r, d, what) }
+	note := func(r forgekey.KeyRecord, d audit.Decision, what string) { noteKey(c, slug, r, d, what) }
 	left := revokeKeys(ctx, c, dir, func(env string) secret.Value { return secret.NewString(c.Env(env)) }, note)
 	if len(left) == 0 {
 		return nil

@@ -37,13 +37,13 @@ const (
 	MaxLife     = 31 * 24 * time.Hour
 )
 
-// Kind is the purpose of a plan. The zero value is invalid.
-type Kind string
+// Operation names the action of a whole plan. The zero value is invalid.
+type Operation string
 
-// The kinds of plans.
+// The operations.
 const (
-	Apply    Kind = "apply"
-	Rollback Kind = "rollback"
+	Apply    Operation = "apply"
+	Rollback Operation = "rollback"
 )
 
 // Actions on a service or file. A module may declare those in [module.Actions] destructive.
@@ -58,7 +58,7 @@ const (
 // Plan says what an apply will do to one service on one host.
 type Plan struct {
 	Schema  string    `json:"schema"`
-	Kind    Kind      `json:"kind"`
+	Kind    Operation `json:"kind"`
 	Module  string    `json:"module"`
 	Host    Host      `json:"host"`
 	Wave    int       `json:"wave"` // from 1; waves are applied in order

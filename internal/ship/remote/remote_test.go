@@ -191,7 +191,7 @@ func TestP4Bounds(t *testing.T) {
 	}
 }
 
-// deaf is an agent that holds a key, and never signs with it.
+// deaf is an SSH agent that holds a key but never answers a request to sign.
 type deaf struct {
 	agent.Agent
 	over <-chan struct{}

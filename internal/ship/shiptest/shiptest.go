@@ -381,20 +381,24 @@ SetEnv HOME=%s PATH=%s
 // server, as they survive a cut connection.
 func (h *Host) sweep() {
 	for range 20 { // they may start more meanwhile
-		found := false
+		var killed []testenv.Process
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, f := range all {
 			// Processes of other users are unreadable.
 			env, err := os.ReadFile(f)
 			pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 			if err == nil && perr == nil && pid != os.Getpid() && slices.Contains(strings.Split(string(env), "\x00"), "HOME="+h.Home) {
-				found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
+				if p, ok := testenv.ReadProcess(pid); ok && syscall.Kill(pid, syscall.SIGKILL) == nil {
+					killed = append(killed, p)
+				}
 			}
 		}
-		if !found {
+		if len(killed) == 0 {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		for _, p := range killed {
+			p.EndsWithin(testenv.Patience(10 * time.Second))
+		}
 	}
 }
 

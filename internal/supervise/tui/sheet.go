@@ -39,21 +39,21 @@ func (sh *sheet) laid(s style, width int) []string {
 	sh.width = width
 	l := layout{style: s, width: width}
 	p := sh.entry.Proposal
-	l.words(bold, "", sh.detail.Title.String())
-	l.words(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, safetext.String(p.Bottle, 200)))
+	l.text(bold, "", sh.detail.Title.String())
+	l.text(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, safetext.String(p.Bottle, 200)))
 	if sh.warning != "" {
 		l.gap()
-		l.words(yellow, s.glyph("▲ ", "! "), sh.warning)
+		l.text(yellow, s.glyph("▲ ", "! "), sh.warning)
 	}
 	for _, n := range sh.detail.Notices {
 		l.gap()
-		l.words(red, s.glyph("▲ ", "! "), n.String())
+		l.text(red, s.glyph("▲ ", "! "), n.String())
 	}
 	for _, sec := range sh.detail.Sections {
 		l.section(sec)
 	}
 	l.gap()
-	l.words(dim, "", fmt.Sprintf("id %s  digest %s", p.ID, p.Digest))
+	l.text(dim, "", fmt.Sprintf("id %s  digest %s", p.ID, p.Digest))
 	sh.lines = l.out
 	return sh.lines
 }
@@ -70,8 +70,8 @@ func (l *layout) gap() {
 	}
 }
 
-// words adds text in a colour, with lead before each line.
-func (l *layout) words(sgr, lead, text string) {
+// text adds text in a colour, with lead before each line.
+func (l *layout) text(sgr, lead, text string) {
 	for _, w := range l.style.wrap(text, l.width-safetext.Width(lead)) {
 		l.out = append(l.out, l.style.paint(sgr, l.style.fit(lead+w, l.width)))
 	}
@@ -83,7 +83,7 @@ func (l *layout) section(sec supervise.Section) {
 	}
 	l.gap()
 	if sec.Title != "" {
-		l.words(bold, "", sec.Title)
+		l.text(bold, "", sec.Title)
 	}
 	wide := 0
 	for _, f := range sec.Fields {
@@ -91,8 +91,8 @@ func (l *layout) section(sec supervise.Section) {
 	}
 	for _, f := range sec.Fields {
 		if l.width < 60 {
-			l.words(dim, "", f.Name)
-			l.words("", "  ", f.Value.String())
+			l.text(dim, "", f.Name)
+			l.text("", "  ", f.Value.String())
 			continue
 		}
 		for i, w := range l.style.wrap(f.Value.String(), l.width-wide-2) {
@@ -106,19 +106,19 @@ func (l *layout) section(sec supervise.Section) {
 	for _, x := range sec.Lines {
 		switch {
 		case x.Mark == '+':
-			l.words(green, "+ ", x.Text.String())
+			l.text(green, "+ ", x.Text.String())
 		case x.Mark == '-':
-			l.words(red, "- ", x.Text.String())
+			l.text(red, "- ", x.Text.String())
 		case x.Mark == '@':
-			l.words(cyan, "@", x.Text.String())
+			l.text(cyan, "@", x.Text.String())
 		case x.Mark == '>':
-			l.words(bold, "> ", x.Text.String())
+			l.text(bold, "> ", x.Text.String())
 		case x.Mark == '~':
-			l.words(yellow, l.style.glyph("┊ ", ": "), x.Text.String())
+			l.text(yellow, l.style.glyph("┊ ", ": "), x.Text.String())
 		case sec.Theirs:
-			l.words("", l.style.glyph("│ ", "| "), x.Text.String())
+			l.text("", l.style.glyph("│ ", "| "), x.Text.String())
 		default:
-			l.words("", "  ", x.Text.String())
+			l.text("", "  ", x.Text.String())
 		}
 	}
 }

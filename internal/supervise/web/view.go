@@ -164,7 +164,7 @@ func (v view) wrong(status int, says string) view {
 // failed returns v with a message for the error of an answer.
 func (v view) failed(err error) view {
 	if a, ok := errors.AsType[*supervise.AnsweredError](err); ok {
-		words, _ := goneWords(a.Answer)
+		words, _ := howItEnded(a.Answer)
 		return v.wrong(http.StatusConflict, "Your answer came too late. "+words)
 	}
 	switch {
@@ -177,8 +177,8 @@ func (v view) failed(err error) view {
 	return v.wrong(http.StatusInternalServerError, "Nothing was answered: "+safetext.String(err.Error(), 600))
 }
 
-// goneWords returns a text that says how a proposal ended, and its tone.
-func goneWords(a supervise.Answer) (string, string) {
+// howItEnded returns a text that says how a proposal ended, and its tone.
+func howItEnded(a supervise.Answer) (string, string) {
 	switch a.Verdict {
 	case supervise.Expired:
 		return "Its time was up: refused.", "warn"
@@ -336,7 +336,7 @@ func showProposal(e supervise.Entry, in *session, v view, whole bool) *shownProp
 		o.Rows = min(max(strings.Count(o.Text, "\n")+1, 4), 24)
 	}
 	if e.Answer != nil {
-		o.Gone, o.GoneTone = goneWords(*e.Answer)
+		o.Gone, o.GoneTone = howItEnded(*e.Answer)
 		if e.Effect != "" && e.Effect != "done" {
 			o.Gone, o.GoneTone = o.Gone+" It could not be carried out: "+safetext.String(e.Effect, 400), "bad"
 		}

@@ -409,7 +409,7 @@ func (s *Server) rows(w http.ResponseWriter, r *http.Request, in *session) {
 	}{Version: strconv.Itoa(now.version), Count: p.Count, Rows: p.Rows, Earlier: p.Earlier, Later: p.Later}
 	if id := cut(q.Get("id")); id != "" && now.row(id) == nil {
 		if e, err := s.find(r.Context(), id); err == nil && e.Answer != nil {
-			out.Gone, out.Tone = goneWords(*e.Answer)
+			out.Gone, out.Tone = howItEnded(*e.Answer)
 		} else if err != nil {
 			out.Gone, out.Tone = "It is not in the queue any more.", "warn"
 		}

@@ -53,7 +53,7 @@ var numbers = []number{
 	{"doc comments that open with \"X is what\"", 20, openings},
 	{"doc comments that name another identifier", 0, misnamed},
 	{"words in README.md and docs/*.md", 33000, words},
-	{"sleeps in tests, not in " + sleepsFile, 0, sleeps},
+	{"waits for time in tests, not in " + sleepsFile, 0, sleeps},
 }
 
 func main() { os.Exit(run(os.Args[1:], ".", os.Stdout, os.Stderr)) }

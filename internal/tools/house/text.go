@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"fmt"
@@ -13,13 +12,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// sleepsFile lists the sleeps in tests that are meant, one a line:
-//
-//	FILE FUNCTION REASON
-//
-// FILE is relative to the module's directory; FUNCTION is the outermost one.
-const sleepsFile = "internal/tools/house/sleeps.txt"
 
 // rootLines counts the lines of the root package's product files.
 func rootLines(s *source) (total int, places []place) {
@@ -120,66 +112,6 @@ func words(s *source) (total int, places []place) {
 		places = append(places, place{s.rel(page), 0, fmt.Sprint(n)})
 	}
 	return total, places
-}
-
-// sleeps counts calls of time.Sleep in test files that the list does not have,
-// and lines of the list that allow nothing.
-func sleeps(s *source) (int, []place) {
-	allowed, places := s.allowedSleeps()
-	used := map[string]bool{}
-	for _, f := range s.files {
-		if !f.test {
-			continue
-		}
-		for _, d := range f.tree.Decls {
-			key := f.path + " " + declName(d)
-			ast.Inspect(d, func(n ast.Node) bool {
-				if call, ok := n.(*ast.CallExpr); ok && isSleep(call.Fun) {
-					if allowed[key] == 0 {
-						places = append(places, s.at(call.Pos(), "in "+declName(d)))
-					}
-					used[key] = true
-				}
-				return true
-			})
-		}
-	}
-	for key, line := range allowed {
-		if !used[key] {
-			places = append(places, place{sleepsFile, line, "allows a sleep that is not there: " + key})
-		}
-	}
-	slices.SortFunc(places, byPlace)
-	return len(places), places
-}
-
-// allowedSleeps returns the list, "FILE FUNCTION" to its line, and the places
-// of lines that it can't read.
-func (s *source) allowedSleeps() (map[string]int, []place) {
-	allowed := map[string]int{}
-	var bad []place
-	b, _ := os.ReadFile(filepath.Join(s.dir, sleepsFile))
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	for n := 1; lines.Scan(); n++ {
-		f := strings.Fields(lines.Text())
-		switch {
-		case len(f) == 0 || strings.HasPrefix(f[0], "#"):
-		case len(f) < 3:
-			bad = append(bad, place{sleepsFile, n, "not FILE FUNCTION REASON"})
-		default:
-			allowed[f[0]+" "+f[1]] = n
-		}
-	}
-	return allowed, bad
-}
-
-func isSleep(fun ast.Expr) bool {
-	sel, ok := fun.(*ast.SelectorExpr)
-	if !ok || sel.Sel.Name != "Sleep" {
-		return false
-	}
-	x, ok := sel.X.(*ast.Ident)
-	return ok && x.Name == "time"
 }
 
 // declName is Func, Type.Method, or the first name of a declaration of

@@ -34,7 +34,7 @@ func TestCanPrepare(t *testing.T) {
 
 // A bottle that a run has taken can still be asked about, and is gone when its
 // run fails before it came to it.
-func TestReadyOfAReplacedWorkspace(t *testing.T) {
+func TestPreparedOfAReplacedWorkspace(t *testing.T) {
 	w := newWorld(t)
 	w.write("f", "old\n")
 	ctx := context.Background()
@@ -77,7 +77,7 @@ func TestReadyOfAReplacedWorkspace(t *testing.T) {
 
 // So it is with what is shown beside the workspace: not the path counts, but what
 // lies there.
-func TestReadyOfAReplacedMount(t *testing.T) {
+func TestPreparedOfAReplacedMount(t *testing.T) {
 	w := newWorld(t)
 	data := t.TempDir() + "/data"
 	if err := errors.Join(os.Mkdir(data, 0o755), os.WriteFile(data+"/f", []byte("old\n"), 0o644)); err != nil {
@@ -120,7 +120,7 @@ func TestReadyOfAReplacedMount(t *testing.T) {
 }
 
 // State that was put in the place of other state is other state.
-func TestReadyOfReplacedState(t *testing.T) {
+func TestPreparedOfReplacedState(t *testing.T) {
 	w := newWorld(t)
 	o := plan.Options{Workspace: w.ws}
 	r, err := w.c.Prepare(context.Background(), o)

@@ -1,4 +1,4 @@
-// Package stamp records when a run reached named points: with CARBOY_PHASES set to
+// Package phases records when a run reached named points: with CARBOY_PHASES set to
 // a file, it appends a line for each point there when carboy ends, with the name and
 // the time on the monotonic clock in nanoseconds. Without it, marking costs a
 // comparison.
@@ -7,7 +7,7 @@
 // and a start goes through several. The monotonic clock is one for all of them, so
 // that the points of a bottle's inner processes, and the process's own start, are in
 // the same file. Names are carboy's own: nothing from inside a bottle gets there.
-package stamp
+package phases
 
 import (
 	"fmt"

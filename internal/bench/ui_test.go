@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-func TestFaceReport(t *testing.T) {
+func TestUIReport(t *testing.T) {
 	b := &bench{}
-	if b.faceReport() != nil {
+	if b.uiReport() != nil {
 		t.Error("a report of what was not measured")
 	}
 	for i, d := range []time.Duration{2, 3, 4, 4} {
-		b.faceTimes[i] = []time.Duration{d * time.Second, 2 * d * time.Second}
+		b.uiTimes[i] = []time.Duration{d * time.Second, 2 * d * time.Second}
 	}
-	r := &Report{Faces: b.faceReport()}
+	r := &Report{UI: b.uiReport()}
 	if got := r.markdown(); !strings.Contains(got, "| 1.50 (1.50–1.50) | 1.00 (1.00–1.00) |") {
 		t.Errorf("%s", got)
 	}

@@ -24,18 +24,18 @@ import (
 // short one: both are carboy itself, on a queue on disk. What a browser adds is measured
 // by BenchmarkPage in internal/supervise/web.
 
-// facesMeasure is the name of this measure for -only.
-const facesMeasure = "faces"
+// uiMeasure is the name of this measure for -only.
+const uiMeasure = "ui"
 
 // The proposals of a long queue, and of a short one. A bottle has few.
 const (
 	longQueue  = 1000
 	shortQueue = 10
-	faceReps   = 15
+	uiReps     = 15
 )
 
-// Faces holds ratios, one per round: a long queue's time to a short one's.
-type Faces struct {
+// UI holds ratios, one per round: a long queue's time to a short one's.
+type UI struct {
 	Proposals int `json:"proposals"`
 	// Key is from a key in the terminal to the first byte that it draws; Page is a
 	// proposal beside its list, from the request to the page's last byte.
@@ -43,29 +43,29 @@ type Faces struct {
 	Page *Spread `json:"page_1000_to_10"`
 }
 
-// faceTimes holds, for each round: key short, key long, page short, page long.
-type faceTimes [4][]time.Duration
+// uiTimes holds, for each round: key short, key long, page short, page long.
+type uiTimes [4][]time.Duration
 
-// faces measures a round.
-func (b *bench) faces(ctx context.Context) error {
-	if b.carboy == "" || !b.asked(facesMeasure) {
+// ui measures a round.
+func (b *bench) ui(ctx context.Context) error {
+	if b.carboy == "" || !b.asked(uiMeasure) {
 		return nil
 	}
-	fmt.Fprintln(b.log, "faces")
+	fmt.Fprintln(b.log, "ui")
 	for i, n := range []int{shortQueue, longQueue} {
-		key, page, err := b.face(ctx, n)
+		key, page, err := b.withProposals(ctx, n)
 		if err != nil {
-			return fmt.Errorf("faces: %d proposals: %w", n, err)
+			return fmt.Errorf("ui: %d proposals: %w", n, err)
 		}
-		b.faceTimes[i] = append(b.faceTimes[i], key)
-		b.faceTimes[2+i] = append(b.faceTimes[2+i], page)
+		b.uiTimes[i] = append(b.uiTimes[i], key)
+		b.uiTimes[2+i] = append(b.uiTimes[2+i], page)
 	}
 	return nil
 }
 
-// face holds the times of a key and of a page with n proposals.
-func (b *bench) face(ctx context.Context, n int) (key, page time.Duration, err error) {
-	home, err := os.MkdirTemp("/tmp", "carboy-faces-") // sockets need a short name
+// withProposals returns the times of a key and of a page with n proposals.
+func (b *bench) withProposals(ctx context.Context, n int) (key, page time.Duration, err error) {
+	home, err := os.MkdirTemp("/tmp", "carboy-ui-") // sockets need a short name
 	if err != nil {
 		return 0, 0, err
 	}
@@ -145,7 +145,7 @@ func (b *bench) keyed(ctx context.Context, env []string, n int) (time.Duration, 
 		seen += s
 	}
 	var took []time.Duration
-	for i := range faceReps {
+	for i := range uiReps {
 		for quiet := false; !quiet; {
 			select {
 			case <-drawn:
@@ -212,7 +212,7 @@ func (b *bench) paged(ctx context.Context, env []string, id string) (time.Durati
 	}
 	url := link[:strings.Index(link, "/in/")] + path[1] + "p/" + id
 	var took []time.Duration
-	for range faceReps {
+	for range uiReps {
 		begun := time.Now()
 		text, _, err := get(url, cookies[0].Name+"="+cookies[0].Value)
 		if err != nil || !strings.Contains(text, `name="token"`) {
@@ -223,14 +223,14 @@ func (b *bench) paged(ctx context.Context, env []string, id string) (time.Durati
 	return medianTime(took), nil
 }
 
-func (b *bench) faceReport() *Faces {
-	t := b.faceTimes
+func (b *bench) uiReport() *UI {
+	t := b.uiTimes
 	if len(t[0]) == 0 {
 		return nil
 	}
-	return &Faces{Proposals: longQueue, Key: spread(t[1], t[0]), Page: spread(t[3], t[2])}
+	return &UI{Proposals: longQueue, Key: spread(t[1], t[0]), Page: spread(t[3], t[2])}
 }
 
-func (f *Faces) String() string {
+func (f *UI) String() string {
 	return fmt.Sprintf("**Deciding**: %d proposals that wait, as a multiple of %d.\n\n| a key in the terminal, until it draws | a page with a proposal |\n| --- | --- |\n| %s | %s |\n", f.Proposals, shortQueue, f.Key.fine(), f.Page.fine())
 }

@@ -131,7 +131,7 @@ const callTool = `call() {
 }
 `
 
-func peopleFiles(script, more string) map[string]string {
+func approvalFiles(script, more string) map[string]string {
 	text, err := json.Marshal(callTool + script)
 	if err != nil {
 		panic(err)
@@ -142,14 +142,14 @@ func peopleFiles(script, more string) map[string]string {
 	}
 }
 
-// TestPeople: what runs inside is refused a host, proposes it with its tool, and
+// TestApprovals: what runs inside is refused a host, proposes it with its tool, and
 // reaches it as soon as a person has approved; a value that is held back goes on when
 // it was approved, once for the bottle; and a host is taken away again. All of it is
 // in the receipt, and the decisions outlive the run with the bottle.
-func TestPeople(t *testing.T) {
+func TestApprovals(t *testing.T) {
 	token := "gh" + "p_" + strings.Repeat("aB3dE5gH7j", 4)[:36]
 	var got sync.Map
-	w := agents(t, nil, peopleFiles(`T=gh; T=${T}`+token[2:]+`
+	w := agents(t, nil, approvalFiles(`T=gh; T=${T}`+token[2:]+`
 curl -sS https://example.com/first -o /dev/null -w 'first %{http_code}\n' || echo refused
 call egress-allow '{"host":"example.com","methods":["GET","POST"],"paths":["/"],"reason":"the tests need it"}'
 curl -sS https://example.com/second || echo refused
@@ -217,11 +217,11 @@ curl -sS https://example.com/last || echo gone
 	}
 }
 
-// TestPeopleResume: what was decided for a bottle is in force when it is resumed, and
+// TestApprovalsOnResume: what was decided for a bottle is in force when it is resumed, and
 // nobody is asked again; in another bottle of the same agent it is not.
-func TestPeopleResume(t *testing.T) {
+func TestApprovalsOnResume(t *testing.T) {
 	token := "gh" + "p_" + strings.Repeat("zB3dE5gH7j", 4)[:36]
-	w := agents(t, nil, peopleFiles(`T=gh; T=${T}`+token[2:]+`
+	w := agents(t, nil, approvalFiles(`T=gh; T=${T}`+token[2:]+`
 curl -sS https://example.com/a -o /dev/null -d "token=$T" -w '%{http_code}\n' && exit 0
 call egress-allow '{"routes_yaml":"routes: [{host: example.com, git: {fetch: true}}]","justification":"x"}' > /dev/null
 curl -sS https://example.com/b -o /dev/null -d "token=$T" -w '%{http_code}\n'
@@ -246,9 +246,9 @@ exit 3
 	}
 }
 
-// TestPeopleSayNo: a refusal refuses, so does nobody's answer, and without people
+// TestApprovalsRefused: a refusal refuses, so does nobody's answer, and without people
 // there is nobody to ask.
-func TestPeopleSayNo(t *testing.T) {
+func TestApprovalsRefused(t *testing.T) {
 	script := `
 call egress-allow '{"host":"example.com","reason":"x"}'
 curl -sS https://example.com/a || echo refused
@@ -266,7 +266,7 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 		"off":      {"supervise: false\n", "Could not resolve host: supervise.carboy.internal", supervise.Approved, supervise.Digest{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := agents(t, nil, peopleFiles(script, x.more))
+			w := agents(t, nil, approvalFiles(script, x.more))
 			w.outside(http.NotFoundHandler())
 			a := w.answering(func(p supervise.Proposal) supervise.Reply {
 				return supervise.Reply{Verdict: x.verdict, Digest: x.digest}

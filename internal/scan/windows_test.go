@@ -90,7 +90,8 @@ func sameWords(t *testing.T, slow *Rules, text string, size func() int) (finding
 	return len(b.Findings())
 }
 
-// tangle is a text with phrases, what is nearly one, and what hides them.
+// tangle returns a text with phrases, texts that nearly are phrases, and encodings that
+// hide them.
 func tangle(t testing.TB, rng *rand.Rand, size int) string {
 	p, err := phraseForms()
 	if err != nil {
@@ -283,7 +284,8 @@ func FuzzWindows(f *testing.F) {
 	})
 }
 
-// TestOdd: the assembly finds what Go finds, and both what is odd.
+// TestOdd: the assembly finds the same odd bytes as the Go code, and both find all of
+// them.
 func TestOdd(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	for range 3000 {

@@ -32,13 +32,13 @@ func (o Outcome) String() string {
 // MarshalText writes the stable name.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// recordSchema is the schema name of Record's JSON.
+// recordSchema is the schema name of Execution's JSON.
 const recordSchema = "carboy.dev/exec/v1"
 
-// Record describes one execution, or one refusal, for the audit log. It holds
+// Execution describes one execution, or one refusal, for the audit log. It holds
 // names of environment variables, never values. It omits the arguments of a
 // refused command: they were on no list, so they may hold anything.
-type Record struct {
+type Execution struct {
 	Schema      string        `json:"schema"`
 	ID          uint64        `json:"id"`
 	Program     string        `json:"program"`
