@@ -29,8 +29,6 @@ type GateReport struct {
 	Rounds  int          `json:"rounds"`
 	Facts   facts        `json:"machine"`
 	Modules []GateModule `json:"modules"`
-	// Hit is measured with the first of Modules.
-	Hit *HitReport `json:"hit"`
 	// Trace belongs to a go build with an empty cache, as one phase of a gate has it, and
 	// TraceKB are the facts of one.
 	Trace   *Traced `json:"trace"`
@@ -164,13 +162,6 @@ func (b *gateBench) measure() (*GateReport, error) {
 		r.Modules = append(r.Modules, *got)
 		r.Goals = append(r.Goals, Goal{What: "gate ÷ the same build and tests by themselves, warm: " + m.name, Limit: 1.5, Got: got.Warm})
 		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
-		if i > 0 {
-			continue
-		}
-		if r.Hit, err = b.hit(); err != nil {
-			return nil, err
-		}
-		r.Goals = append(r.Goals, r.Hit.goal())
 	}
 	pairs, err := b.pairs()
 	if err != nil {
