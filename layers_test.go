@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -45,6 +46,7 @@ var only = []struct {
 }{
 	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/corpus/attacker"}, "whatever carboy starts on the host goes through the exec chokepoint"},
 	{module + "/internal/bottle/gvisor", []string{"internal/backends"}, "a backend is imported in one place"},
+	{module + "/internal/corpus", []string{"cmd/carboy", "internal/corpus"}, "attackers are off the main path: only carboy escape-test reaches them"},
 	{"gvisor.dev/gvisor/runsc", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/sentry", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/gateway", "internal/wire", "internal/bottle/gvisor"}, "packets are the gateway's, sockets the embedded kernel's"},
@@ -55,7 +57,6 @@ var only = []struct {
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge"}, "hosts and upstreams of git are reached in few places"},
-	{"github.com/compose-spec", []string{"internal/ship/module"}, "compose files are judged in one place"},
 }
 
 const module = "github.com/carboy/carboy"
@@ -90,6 +91,28 @@ func TestLayers(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Within the command line, only the command that makes the attacks imports them: the
+// attackers' program is in every carboy, and nothing else may lead to it.
+func TestAttackersAreOffTheMainPath(t *testing.T) {
+	files, err := filepath.Glob("cmd/carboy/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var with []string
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(name, "_test.go") && slices.ContainsFunc(f.Imports, func(s *ast.ImportSpec) bool { return strings.HasPrefix(s.Path.Value, `"`+module+"/internal/corpus") }) {
+			with = append(with, name)
+		}
+	}
+	if !slices.Equal(with, []string{"cmd/carboy/escape.go"}) {
+		t.Errorf("the attackers are imported by %q, not by cmd/carboy/escape.go alone", with)
 	}
 }
 

@@ -170,7 +170,7 @@ func (v *verifier) readAnchors(signed [][]byte, pub note.Verifier) {
 		}
 		v.anchors = append(v.anchors, c)
 	}
-	slices.SortFunc(v.anchors, func(a, b Checkpoint) int { return int(min(max(a.Size-b.Size, -1), 1)) })
+	slices.SortStableFunc(v.anchors, func(a, b Checkpoint) int { return int(min(max(a.Size-b.Size, -1), 1)) })
 }
 
 // advance reads the next checkpoint from the file.

@@ -43,7 +43,6 @@ type bench struct {
 	// manifestTimes holds, for each round: parse, explain, preflight, run, start.
 	manifestTimes [5][]time.Duration
 	frozenTimes   [3][]time.Duration // start, freeze, resume
-	uiTimes       uiTimes
 	crowd         *Crowd
 	rooted        bool // bundle/rootfs is the host's root
 }
@@ -120,7 +119,7 @@ func (b *bench) setUp(ctx context.Context) error {
 func (b *bench) selectLoads() error {
 	want := list(b.o.only)
 	for _, name := range want {
-		if name == manifestsMeasure || name == manyMeasure || name == uiMeasure {
+		if name == manifestsMeasure || name == manyMeasure {
 			continue
 		}
 		if !slices.ContainsFunc(loads, func(l load) bool { return l.name == name }) {
@@ -375,9 +374,6 @@ func (b *bench) measure(ctx context.Context) error {
 			return err
 		}
 		if err := b.manifests(ctx); err != nil {
-			return err
-		}
-		if err := b.ui(ctx); err != nil {
 			return err
 		}
 		b.facts.Busy = append(b.facts.Busy, loadPerCore())

@@ -30,8 +30,6 @@ type GateReport struct {
 	Rounds  int          `json:"rounds"`
 	Facts   facts        `json:"machine"`
 	Modules []GateModule `json:"modules"`
-	// Hit is measured with the first of Modules.
-	Hit *HitReport `json:"hit"`
 	// Trace compares a go build with and without a trace, as a phase of a gate with an
 	// empty cache. TraceKB is the size of its facts.
 	Trace   *Traced `json:"trace"`
@@ -165,13 +163,6 @@ func (b *gateBench) measure() (*GateReport, error) {
 		r.Modules = append(r.Modules, *got)
 		r.Goals = append(r.Goals, Goal{What: "gate ÷ the same build and tests by themselves, warm: " + m.name, Limit: 1.5, Got: got.Warm})
 		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
-		if i > 0 {
-			continue
-		}
-		if r.Hit, err = b.hit(); err != nil {
-			return nil, err
-		}
-		r.Goals = append(r.Goals, r.Hit.goal())
 	}
 	pairs, err := b.pairs()
 	if err != nil {

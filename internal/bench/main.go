@@ -6,7 +6,6 @@
 //	go run ./internal/bench -update docs/benchmarks.md  and rewrite the table
 //	go run ./internal/bench -json                       ratios and samples
 //	go run ./internal/bench -only many -idle 90         what 90 bottles take that wait
-//	go run ./internal/bench -only ui                    the terminal and the page where people decide
 //	go run ./internal/bench -gateway                    the same of the gateway, beside other proxies
 //	go run ./internal/bench -only git                   the git gate, beside git without it
 //	go run ./internal/bench -only gate                  a gate, beside the same build and tests by themselves
@@ -89,7 +88,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; in each, every load is run by every peer")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of the table")
 	fs.StringVar(&o.update, "update", "", "rewrite the table between the markers of this `file`")
-	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many, ui, or git or gate alone; empty: all but these two")
+	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many, or git or gate alone; empty: all but these two")
 	fs.StringVar(&o.peers, "peers", "", "comma-separated `peers` beside native; empty: all")
 	fs.StringVar(&o.dir, "dir", os.TempDir(), "`directory` on the disk to measure; must be open to every user")
 	fs.StringVar(&o.carboy, "carboy", "", "a carboy `binary`; empty: build this checkout")

@@ -34,7 +34,6 @@ type Report struct {
 	// Manifests and Many hold measures that are no loads.
 	Manifests *Manifests `json:"manifests,omitempty"`
 	Many      *Crowd     `json:"many,omitempty"`
-	UI        *UI        `json:"faces,omitempty"`
 	Goals     []Goal     `json:"goals"`
 }
 
@@ -126,7 +125,7 @@ func fileSystem(magic int64) string {
 
 func (b *bench) report() *Report {
 	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.idles, Traces: b.traces, Upload: int64(b.o.megabytes/5) * 1_000_000}
-	r.Manifests, r.Many, r.UI = b.manifestReport(), b.crowd, b.uiReport()
+	r.Manifests, r.Many = b.manifestReport(), b.crowd
 	for _, p := range b.peers[1:] {
 		r.Facts.Peers = append(r.Facts.Peers, strings.TrimSpace(p.name+" "+p.version))
 	}
@@ -228,9 +227,6 @@ func (r *Report) markdown() string {
 	}
 	if r.Many != nil {
 		fmt.Fprintf(&w, "\n%s\n", r.Many)
-	}
-	if r.UI != nil {
-		fmt.Fprintf(&w, "\n%s\n", r.UI)
 	}
 	if m := r.Manifests; m != nil {
 		fmt.Fprintf(&w, "\n**Manifests**: an agent in %d bottles, and what is done with their files, as a multiple of reading them and parsing their YAML alone; and `carboy start` of an agent in one bottle, as a multiple of `carboy run` of the same.\n\n", manyManifests)

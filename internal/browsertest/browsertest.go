@@ -244,23 +244,15 @@ func (p *Tab) Decode(raw json.RawMessage, v any) {
 func (p *Tab) Go(url string) {
 	p.t.Helper()
 	p.front()
-	seen := p.count("Page.loadEventFired")
-	p.Do("Page.navigate", map[string]any{"url": url})
-	p.await("Page.loadEventFired", seen)
+	p.Loads(func() { p.Do("Page.navigate", map[string]any{"url": url}) })
 }
 
 // Loads does what leads to another page and waits until that is loaded.
 func (p *Tab) Loads(do func()) {
 	p.t.Helper()
-	p.loadsThrough(1, do)
-}
-
-// loadsThrough is Loads for the last of n pages, each of which leads to the next.
-func (p *Tab) loadsThrough(n int, do func()) {
-	p.t.Helper()
 	seen := p.count("Page.loadEventFired")
 	do()
-	p.await("Page.loadEventFired", seen+n-1)
+	p.await("Page.loadEventFired", seen)
 }
 
 func (p *Tab) count(method string) (n int) {

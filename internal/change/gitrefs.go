@@ -369,7 +369,7 @@ func (r *repository) changes() []RefChange {
 				Never: "it says what is checked out on the host: use git switch"})
 		}
 	}
-	slices.SortFunc(out, func(a, b RefChange) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out, func(a, b RefChange) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -25,8 +25,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/andybalholm/brotli"
-
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/corpus/attacker"
 )
@@ -145,7 +143,7 @@ func (o *origin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 }
 
 // originFiller surrounds the repeated text.
-var originFiller = strings.Repeat("0123456789 ", 8000)
+var originFiller = sync.OnceValue(func() string { return strings.Repeat("0123456789 ", 8000) })
 
 // echo repeats r's credential in the answer, in the way that how names.
 func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *http.Request, how string) {
@@ -155,7 +153,7 @@ func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *ht
 	h.Set("Content-Type", "text/plain")
 	if n, ok := strings.CutPrefix(how, "border-"); ok {
 		at, _ := strconv.Atoi(n)
-		io.WriteString(rw, originFiller[:at-len(key)/2]+key+originFiller[:100])
+		io.WriteString(rw, originFiller()[:at-len(key)/2]+key+originFiller()[:100])
 		return
 	}
 	if code, err := strconv.Atoi(how); err == nil {
@@ -275,9 +273,7 @@ func (e *echoing) compressed(h http.Header) bool {
 		e.rw.Write(packed(string(packed(e.said))))
 	case "br", "deflate":
 		h.Set("Content-Encoding", e.how)
-		z := brotli.NewWriter(e.rw)
-		io.WriteString(z, e.said)
-		z.Close()
+		io.WriteString(e.rw, attacker.Brotli(e.said))
 	default:
 		return false
 	}
@@ -426,11 +422,7 @@ func coded(rw http.ResponseWriter, how string) {
 	case "identity":
 		coding, body = "identity", []byte(text)
 	case "br":
-		b.Reset()
-		w := brotli.NewWriter(&b)
-		io.WriteString(w, text)
-		w.Close()
-		coding, body = "br", b.Bytes()
+		coding, body = "br", []byte(attacker.Brotli(text))
 	case "unknown":
 		coding = "x-unheard"
 	case "false-gzip":

@@ -139,7 +139,7 @@ func (b *Baseline) WithRemovedTests(signal string, tests []string) *Baseline {
 		out.Removed = slices.DeleteFunc(slices.Clone(b.Removed), func(g RemovedTests) bool { return g.Signal == signal })
 	}
 	out.Removed = append(out.Removed, RemovedTests{signal, slices.Compact(all)})
-	slices.SortFunc(out.Removed, func(a, b RemovedTests) int { return strings.Compare(a.Signal, b.Signal) })
+	slices.SortStableFunc(out.Removed, func(a, b RemovedTests) int { return strings.Compare(a.Signal, b.Signal) })
 	return out
 }
 

@@ -322,24 +322,24 @@ func (b *observer) end(t trace.Tail) *Observed {
 	for i := range o.Execs {
 		o.Execs[i].Shell = o.Execs[i].Shell || known[o.Execs[i].Digest]
 	}
-	slices.SortFunc(o.Execs, func(a, c Exec) int {
+	slices.SortStableFunc(o.Execs, func(a, c Exec) int {
 		return strings.Compare(a.Path+"\x00"+a.Digest+a.Asked, c.Path+"\x00"+c.Digest+c.Asked)
 	})
 	for x, n := range b.ends {
 		x.Count = n
 		o.Endpoints = append(o.Endpoints, x)
 	}
-	slices.SortFunc(o.Endpoints, func(a, c Endpoint) int { return strings.Compare(a.What+a.Address+a.Errno, c.What+c.Address+c.Errno) })
+	slices.SortStableFunc(o.Endpoints, func(a, c Endpoint) int { return strings.Compare(a.What+a.Address+a.Errno, c.What+c.Address+c.Errno) })
 	for x, n := range b.socks {
 		x.Count = n
 		o.Sockets = append(o.Sockets, x)
 	}
-	slices.SortFunc(o.Sockets, func(a, c Socket) int { return strings.Compare(a.Family+a.Type+a.Errno, c.Family+c.Type+c.Errno) })
+	slices.SortStableFunc(o.Sockets, func(a, c Socket) int { return strings.Compare(a.Family+a.Type+a.Errno, c.Family+c.Type+c.Errno) })
 	for x, n := range b.rights {
 		x.Count = n
 		o.Rights = append(o.Rights, x)
 	}
-	slices.SortFunc(o.Rights, func(a, c Right) int { return strings.Compare(a.What+a.Detail+a.Errno, c.What+c.Detail+c.Errno) })
+	slices.SortStableFunc(o.Rights, func(a, c Right) int { return strings.Compare(a.What+a.Detail+a.Errno, c.What+c.Detail+c.Errno) })
 	list := func(m map[string]bool) []string {
 		return append([]string{}, slices.Sorted(maps.Keys(m))...)
 	}

@@ -114,7 +114,7 @@ func (r *readTracker) end() *Readers {
 	less := func(a, b Reader) int {
 		return cmp.Or(cmp.Compare(a.Program, b.Program), cmp.Compare(btoi(a.Made), btoi(b.Made)), cmp.Compare(btoi(a.Forked), btoi(b.Forked)), slices.Compare(a.Looked, b.Looked))
 	}
-	slices.SortFunc(out.By, less)
+	slices.SortStableFunc(out.By, less)
 	out.By = slices.CompactFunc(out.By, func(a, b Reader) bool { return less(a, b) == 0 })
 	return out
 }

@@ -143,7 +143,7 @@ func findWeakenedTests(ctx context.Context, base, change *Tree, format string, p
 		file := was[t].file[bodyChecks]
 		out = append(out, Finding{ID: id, File: file, Text: "the test is no longer in the text of its file, and passes there: nothing shows what it checks. If it does, put this id into accept"})
 	}
-	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(out, func(a, b Finding) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil
 }
 

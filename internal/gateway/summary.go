@@ -365,16 +365,16 @@ func (l *ledger) summary() Summary {
 	for r, n := range l.packets {
 		s.Packets.Refused[r] = n
 	}
-	slices.SortFunc(s.Names, func(a, b NameSummary) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(s.Conns, func(a, b ConnSummary) int {
+	slices.SortStableFunc(s.Names, func(a, b NameSummary) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(s.Conns, func(a, b ConnSummary) int {
 		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Reason, b.Reason))
 	})
-	slices.SortFunc(s.Requests, func(a, b RequestSummary) int {
+	slices.SortStableFunc(s.Requests, func(a, b RequestSummary) int {
 		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason))
 	})
-	slices.SortFunc(s.Found, func(a, b FoundSummary) int {
+	slices.SortStableFunc(s.Found, func(a, b FoundSummary) int {
 		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.What, b.What), cmp.Compare(a.Place, b.Place), cmp.Compare(a.Transform, b.Transform))
 	})
-	slices.SortFunc(s.Limits, func(a, b LimitSummary) int { return cmp.Compare(a.Limit, b.Limit) })
+	slices.SortStableFunc(s.Limits, func(a, b LimitSummary) int { return cmp.Compare(a.Limit, b.Limit) })
 	return s
 }

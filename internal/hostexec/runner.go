@@ -301,7 +301,7 @@ func (r *Runner) Running() []RunInfo {
 	for _, p := range r.running {
 		list = append(list, p.info)
 	}
-	slices.SortFunc(list, func(a, b RunInfo) int { return int(a.ID) - int(b.ID) })
+	slices.SortStableFunc(list, func(a, b RunInfo) int { return int(a.ID) - int(b.ID) })
 	return list
 }
 

@@ -60,7 +60,7 @@ func (s *Store) List() ([]Image, error) {
 		}
 		all = append(all, img)
 	}
-	slices.SortFunc(all, func(a, b Image) int { return cmp.Or(b.When.Compare(a.When), cmp.Compare(a.Digest, b.Digest)) })
+	slices.SortStableFunc(all, func(a, b Image) int { return cmp.Or(b.When.Compare(a.When), cmp.Compare(a.Digest, b.Digest)) })
 	return all, nil
 }
 

@@ -79,7 +79,7 @@ func (s *Set) Resolve(agent string, bottles []string) (*Effective, error) {
 
 func unique(files []File) []File {
 	out := slices.Clone(files)
-	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(out, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return slices.Compact(out)
 }
 

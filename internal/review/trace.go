@@ -74,7 +74,7 @@ func areasOf(l []trace.Area) []receipt.Area {
 	for _, a := range l {
 		out = append(out, receipt.Area{Path: store.Raw(a.Path), Files: int64(a.Files)})
 	}
-	slices.SortFunc(out, func(a, b receipt.Area) int {
+	slices.SortStableFunc(out, func(a, b receipt.Area) int {
 		return cmp.Or(cmp.Compare(b.Files, a.Files), cmp.Compare(a.Path, b.Path))
 	})
 	return out

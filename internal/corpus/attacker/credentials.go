@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/andybalholm/brotli"
@@ -103,8 +104,8 @@ const (
 )
 
 var (
-	runsOfBase64 = regexp.MustCompile(`[A-Za-z0-9+/]{20,}`)
-	runsOfHex    = regexp.MustCompile(`[A-Fa-f0-9]{20,}`)
+	runsOfBase64 = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z0-9+/]{20,}`) })
+	runsOfHex    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Fa-f0-9]{20,}`) })
 )
 
 // unhide shows what a text is when the ways of writing are undone in which a server may
@@ -119,11 +120,11 @@ func (e *Env) unhide(s string) {
 		e.show(t)
 	}
 	texts := []string{s}
-	for _, run := range runsOfBase64.FindAllString(s, -1) {
+	for _, run := range runsOfBase64().FindAllString(s, -1) {
 		b, _ := base64.RawStdEncoding.DecodeString(run[:len(run)/4*4])
 		texts = append(texts, string(b))
 	}
-	for _, run := range runsOfHex.FindAllString(s, -1) {
+	for _, run := range runsOfHex().FindAllString(s, -1) {
 		b, _ := hex.DecodeString(run[:len(run)/2*2])
 		texts = append(texts, string(b))
 	}

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
@@ -175,11 +174,10 @@ func packed(open func(io.Writer) io.WriteCloser) func(string) string {
 }
 
 var (
-	gzipped  = packed(func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) })
-	zlibbed  = packed(func(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) })
-	flated   = packed(func(w io.Writer) io.WriteCloser { f, _ := flate.NewWriter(w, 6); return f })
-	zstded   = packed(func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1)); return z })
-	brotlied = packed(func(w io.Writer) io.WriteCloser { return brotli.NewWriter(w) })
+	gzipped = packed(func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) })
+	zlibbed = packed(func(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) })
+	flated  = packed(func(w io.Writer) io.WriteCloser { f, _ := flate.NewWriter(w, 6); return f })
+	zstded  = packed(func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1)); return z })
 )
 
 func zipped(s string) string {
@@ -348,12 +346,12 @@ func secretSpellings() []Attack {
 func secretPackings() []Attack {
 	return []Attack{
 		leaks("codings", "Compress the body, by each coding and by several.", "Pipelock",
-			coded("gzip", "gzip", gzipped), coded("x-gzip", "x-gzip", gzipped), coded("deflate", "deflate", zlibbed), coded("bare deflate", "deflate", flated), coded("brotli", "br", brotlied), coded("zstd", "zstd", zstded),
+			coded("gzip", "gzip", gzipped), coded("x-gzip", "x-gzip", gzipped), coded("deflate", "deflate", zlibbed), coded("bare deflate", "deflate", flated), coded("brotli", "br", Brotli), coded("zstd", "zstd", zstded),
 			coded("gzip twice", "gzip, gzip", func(s string) string { return gzipped(gzipped(s)) }),
-			coded("three", "zstd, br, gzip", func(s string) string { return gzipped(brotlied(zstded(s))) }),
+			coded("three", "zstd, br, gzip", func(s string) string { return gzipped(Brotli(zstded(s))) }),
 			coded("upper case", "GZIP", gzipped), coded("identity too", "identity, gzip", gzipped),
 			one("two headers", func(v string) message {
-				return message{head: []string{"Content-Encoding: gzip", "Content-Encoding: br"}, body: brotlied(gzipped("a " + v))}
+				return message{head: []string{"Content-Encoding: gzip", "Content-Encoding: br"}, body: Brotli(gzipped("a " + v))}
 			}),
 			one("in pieces", func(v string) message {
 				return message{head: []string{"Content-Encoding: gzip"}, chunks: pieces(gzipped(filler()+v), 7)}
@@ -546,19 +544,19 @@ func codedBodies() []Attack {
 			}
 			return out
 		}),
-		badBody("lists", "Say more codings than are looked into, in one header and in several.", "codings are undone to a depth of three", []message{encodedAs("gzip, br, zstd", zstded(brotlied(gzipped(ordinary))))}, func() []message {
+		badBody("lists", "Say more codings than are looked into, in one header and in several.", "codings are undone to a depth of three", []message{encodedAs("gzip, br, zstd", zstded(Brotli(gzipped(ordinary))))}, func() []message {
 			deep := gzipped(gzipped(gzipped(gzipped(ordinary))))
 			return []message{encodedAs("gzip, gzip, gzip, gzip", deep), {head: []string{"Content-Encoding: gzip, gzip", "Content-Encoding: gzip", "Content-Encoding: gzip"}, body: deep}, encodedAs(strings.Repeat("gzip,", 100)+"gzip", deep)}
 		}),
-		badBody("not-what-it-says", "Say a coding in which the body is not.", "a body that can't be decoded is refused", []message{encodedAs("br", brotlied(ordinary)), encodedAs("zstd", zstded(ordinary)), encodedAs("deflate", zlibbed(ordinary))}, func() []message {
-			return []message{encodedAs("gzip", ordinary), encodedAs("gzip", brotlied(ordinary)), encodedAs("zstd", ordinary), encodedAs("deflate", gzipped(ordinary)), encodedAs("gzip, gzip", gzipped(ordinary))}
+		badBody("not-what-it-says", "Say a coding in which the body is not.", "a body that can't be decoded is refused", []message{encodedAs("br", Brotli(ordinary)), encodedAs("zstd", zstded(ordinary)), encodedAs("deflate", zlibbed(ordinary))}, func() []message {
+			return []message{encodedAs("gzip", ordinary), encodedAs("gzip", Brotli(ordinary)), encodedAs("zstd", ordinary), encodedAs("deflate", gzipped(ordinary)), encodedAs("gzip, gzip", gzipped(ordinary))}
 		}),
 		badBody("cut", "End a compressed body before its end.", "what is cut off is refused with what came last", []message{encodedAs("gzip", gzipped(ordinary))}, func() []message {
 			g, z := gzipped(filler()), zstded(filler())
 			return []message{encodedAs("gzip", g[:len(g)-1]), encodedAs("gzip", g[:len(g)/2]), encodedAs("gzip", g[:5]), encodedAs("zstd", z[:len(z)-2]), encodedAs("deflate", zlibbed(filler())[:20]), {head: []string{"Content-Encoding: gzip"}, chunks: []string{g[:len(g)-9]}}}
 		}),
 		badBody("what-follows", "Let something follow the end of a compressed body.", "bytes after a coding's end are refused", []message{encodedAs("gzip", gzipped(ordinary))}, func() []message {
-			return []message{encodedAs("gzip", gzipped(ordinary)+"more"), encodedAs("br", brotlied(ordinary)+"\x00"), encodedAs("deflate", zlibbed(ordinary)+"and more"), {head: []string{"Content-Encoding: gzip"}, chunks: []string{gzipped(ordinary), "more"}}}
+			return []message{encodedAs("gzip", gzipped(ordinary)+"more"), encodedAs("br", Brotli(ordinary)+"\x00"), encodedAs("deflate", zlibbed(ordinary)+"and more"), {head: []string{"Content-Encoding: gzip"}, chunks: []string{gzipped(ordinary), "more"}}}
 		}),
 		badBody("broken-checks", "Change a checksum, or a length, of a compressed body.", "a body that can't be decoded is refused", []message{encodedAs("gzip", gzipped(ordinary))}, func() []message {
 			g, z := []byte(gzipped(ordinary)), []byte(zlibbed(ordinary))

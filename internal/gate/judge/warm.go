@@ -325,7 +325,7 @@ func (c *Judge) SweepWarm(ctx context.Context, all bool) (removed []string, err 
 			list = append(list, x)
 		}
 	}
-	slices.SortFunc(list, func(a, b one) int { return b.used.Compare(a.used) })
+	slices.SortStableFunc(list, func(a, b one) int { return b.used.Compare(a.used) })
 	var bytes int64
 	bases := map[string]int{}
 	for _, x := range list {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // engines are all ways to find, each of which must keep the promise.
@@ -204,22 +205,28 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
-func BenchmarkFind(b *testing.B) {
+// benchText returns words as programs have them, and literals that are in none of them.
+func benchText(literals int) ([]byte, []Literal) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	text := make([]byte, 64<<10)
 	words := strings.Fields("func return if err nil the a of package string int for range := == { } ( ) key value token Config test append len")
 	for n := 0; n < len(text); {
 		n += copy(text[n:], words[rng.IntN(len(words))]+" ")
 	}
-	for _, n := range []int{15, 230} {
-		var lits []Literal
-		for range n {
-			s := make([]byte, 5+rng.IntN(6))
-			for i := range s {
-				s[i] = "abcdefghijklmnopqrstuvwxyz_-0123456789"[rng.IntN(38)]
-			}
-			lits = append(lits, Literal{string(s), rng.IntN(2) == 0, rng.IntN(4) == 0})
+	var lits []Literal
+	for range literals {
+		s := make([]byte, 5+rng.IntN(6))
+		for i := range s {
+			s[i] = "abcdefghijklmnopqrstuvwxyz_-0123456789"[rng.IntN(38)]
 		}
+		lits = append(lits, Literal{string(s), rng.IntN(2) == 0, rng.IntN(4) == 0})
+	}
+	return text, lits
+}
+
+func BenchmarkFind(b *testing.B) {
+	for _, n := range []int{15, 230} {
+		text, lits := benchText(n)
 		for name, m := range engines(b, lits, nil) {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.SetBytes(int64(len(text)))
@@ -228,5 +235,30 @@ func BenchmarkFind(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkVBMI reports how many times as long the search takes without VBMI, in pairs. A
+// busy machine only adds to what a search takes, so of each the shortest counts.
+func BenchmarkVBMI(b *testing.B) {
+	if !hasBytePermutes {
+		b.Skip("SKIPPED: this processor has no VBMI")
+	}
+	for _, n := range []int{15, 230, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			text, lits := benchText(n)
+			e := engines(b, lits, nil)
+			least := map[string]time.Duration{}
+			for b.Loop() {
+				for _, name := range []string{"vector", "vector of whole bytes"} {
+					begun := time.Now()
+					e[name].Find(nil, text, 0)
+					if took := time.Since(begun); least[name] == 0 || took < least[name] {
+						least[name] = took
+					}
+				}
+			}
+			b.ReportMetric(float64(least["vector"])/float64(least["vector of whole bytes"]), "x-without")
+		})
 	}
 }

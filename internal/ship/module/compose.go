@@ -6,9 +6,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	"github.com/compose-spec/compose-go/v2/format"
-	"github.com/compose-spec/compose-go/v2/types"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/carboy/carboy/internal/document"
@@ -355,21 +355,55 @@ func (j *judge) environment(n *yaml.Node, refuse func(at *yaml.Node, key, what, 
 
 var volumeFields = map[string][]string{"": {"type", "source", "target", "read_only", "bind", "volume", "tmpfs"}, "bind": {"create_host_path"}, "volume": {"nocopy", "subpath"}, "tmpfs": {"size", "mode"}}
 
-// volume checks one mount. It parses the short form as compose does, with compose-go. ok
-// reports whether it mounts a file or directory of the host.
+// shortMount takes the short form of a mount apart: TARGET, SOURCE:TARGET or
+// SOURCE:TARGET:OPTIONS. It reads what compose reads, and nothing of what compose may read
+// otherwise: variables, drives of Windows, control characters, empty parts.
+func shortMount(s string) (typ, source, target, options string, ok bool) {
+	part := strings.Split(s, ":")
+	for i, p := range part {
+		first, n := utf8.DecodeRuneInString(p)
+		drive := i < len(part)-1 && n == len(p) && unicode.IsLetter(first)
+		if p == "" || drive || strings.ContainsFunc(p, func(r rune) bool { return r == '$' || r == '\\' || unicode.IsControl(r) }) {
+			return "", "", "", "", false
+		}
+	}
+	switch len(part) {
+	case 1:
+		target = s
+	case 2:
+		source, target = part[0], part[1]
+	case 3:
+		source, target, options = part[0], part[1], part[2]
+	default:
+		return "", "", "", "", false
+	}
+	if typ = "volume"; source != "" && strings.ContainsRune("./~", rune(source[0])) {
+		typ = "bind"
+	}
+	return typ, source, target, options, true
+}
+
+// volume checks one mount. ok reports whether it mounts a file or directory of the host.
 func (j *judge) volume(n, declared *yaml.Node, refuse func(at *yaml.Node, key, what, advice string), root string) (m mount, ok bool) {
 	var typ, source, target string
 	switch n.Kind {
 	case yaml.ScalarNode:
-		v, err := format.ParseVolume(n.Value)
-		if err != nil {
+		var options string
+		if typ, source, target, options, ok = shortMount(n.Value); !ok {
 			refuse(n, "volumes", "cannot be read", "SOURCE:TARGET or SOURCE:TARGET:ro")
 			return m, false
 		}
-		if v.Bind != nil && v.Bind.Propagation != "" {
-			refuse(n, "volumes", "sets a propagation", "what is mounted inside would be mounted on the host")
+		for o := range strings.SplitSeq(options, ",") {
+			switch o {
+			case "ro", "rw":
+				m.readOnly = o == "ro"
+			case "", "nocopy", "z", "Z", "cached", "consistent", "delegated":
+			case "private", "rprivate", "shared", "rshared", "slave", "rslave":
+				refuse(n, "volumes", "sets a propagation", "what is mounted inside would be mounted on the host")
+			default:
+				refuse(n, "volumes", fmt.Sprintf("has the option %.80q, which is not allowed", o), "")
+			}
 		}
-		typ, source, target, m.readOnly = v.Type, v.Source, v.Target, v.ReadOnly
 	case yaml.MappingNode:
 		for key, allowed := range volumeFields {
 			part := n
@@ -405,13 +439,13 @@ func (j *judge) volume(n, declared *yaml.Node, refuse func(at *yaml.Node, key, w
 		refuse(n, "volumes", "is the engine's socket", "who has it has the host")
 	}
 	switch typ {
-	case types.VolumeTypeTmpfs:
-	case types.VolumeTypeVolume:
+	case "tmpfs":
+	case "volume":
 		if source != "" && (!ValidService(source) || !has(declared, source)) {
 			refuse(n, "volumes", fmt.Sprintf("names a volume %.80q that the file does not declare", source), "declare it below volumes:, or write ./ before a path")
 		}
 		m.volume = source
-	case types.VolumeTypeBind:
+	case "bind":
 		m.at = n
 		if m.source = source; !strings.HasPrefix(source, "/") {
 			m.source = path.Join(root, source)

@@ -132,6 +132,7 @@ func TestP3Compose(t *testing.T) {
 		"    cgroup: host", "    cgroup_parent: /", "    network_mode: host", "    network_mode: 'service:db'", "    network_mode: 'container:x'", "    volumes_from: [x]",
 		"    security_opt: ['seccomp:unconfined']", "    security_opt: ['apparmor=unconfined']", "    security_opt: ['label:disable']", "    secrets: [x]", "    configs: [x]",
 		"    volumes: ['/:/host']", "    volumes: ['/var/run/docker.sock:/s']", "    volumes: ['../other:/x']", "    volumes: ['~/.ssh:/x']", "    volumes: ['/srv/webx:/x']",
+		"    volumes: ['./a:/x:rshared']", "    volumes: ['./a:/x:ro,slave']", "    volumes: ['./a:/x:ro,exec']", "    volumes: ['./a:/x:ro:rw']", "    volumes: ['./a::ro']", "    volumes: [':/x']", "    volumes: ['']", "    volumes: ['c:/etc:/x']", "    volumes: ['./a:c:/x']", `    volumes: ["\\\\.\\pipe:/x"]`, "    volumes: ['./a$$:/x']", `    volumes: ["./a\u0085:/x"]`, "    volumes: ['undeclared:/x']",
 		"    volumes: ['./a/../../b:/x']", "    volumes: [{type: bind, source: /etc, target: /x}]", "    volumes: [{type: bind, source: ./a, target: /x, bind: {propagation: shared}}]",
 		"    volumes: ['./a:/a', './a/b:/b']", "    volumes: ['./a/b:/b:ro']\n  db: {image: x, volumes: ['./a:/a']}",
 		"    volumes: [{type: npipe, source: x, target: /x}]", "    volumes: [{type: image, source: x, target: /x}]",
@@ -159,6 +160,16 @@ func TestP3Compose(t *testing.T) {
 	for _, add := range []string{"    networks: [x]\nnetworks: {x: }", "    networks: {x: {aliases: [y], priority: 1}}\nnetworks: {x: }"} {
 		if _, err := ParseCompose("compose.yaml", "web", "/srv/web", []byte(webOnly+add+"\n")); err != nil {
 			t.Errorf("%s: %v", add, err)
+		}
+	}
+	for short, want := range map[string]string{"/data": "volume||/data|", "./a:/b": "bind|./a|/b|", ".:/b:rw": "bind|.|/b|rw", "/srv/web/a:/b:ro,z": "bind|/srv/web/a|/b|ro,z", "~/a:/b": "bind|~/a|/b|", "cache:/b:nocopy": "volume|cache|/b|nocopy", "1:/b": "volume|1|/b|"} {
+		if typ, source, target, options, ok := shortMount(short); !ok || typ+"|"+source+"|"+target+"|"+options != want {
+			t.Errorf("%s: %s|%s|%s|%s %v, want %s", short, typ, source, target, options, ok, want)
+		}
+	}
+	for _, options := range []string{"ro", "rw", "z", "ro,Z", "rw,cached", "delegated", "consistent", "nocopy"} {
+		if c, err := ParseCompose("compose.yaml", "web", "/srv/web", []byte(webOnly+"    volumes: ['./a:/b:"+options+"']\n")); err != nil || (len(c.Writable) == 0) != strings.Contains(options, "ro") {
+			t.Errorf("%s: %+v %v", options, c, err)
 		}
 	}
 	for name, text := range map[string]string{"no service": "services: {db: {image: x}}", "no image": "services: {web: {command: x}}", "nothing": "", "a list": "[]", "text": "x", "null": "services: {web: }", "no tests": "services: {web: {image: 5}}"} {
