@@ -285,7 +285,7 @@ func ownCredentials() []Attack {
 			Control: func(e *Env) error {
 				s := speakTo(e.Cred)
 				defer s.close()
-				_, err := s.send(&message{target: "/v1/echo/none", head: []string{"Content-Type: application/json"}, body: `{"page_token":"x","max_tokens":1,"key":"y","a":{"next_token":"` + Own + `"},"messages":[{"token":"` + Own + `"}]}`}, "")
+				_, err := s.send(&message{target: "/v1/echo/none", head: []string{"Content-Type: application/json"}, body: `{"page_token":"x","max_tokens":1,"key":"y","a":{"next_token":"a-cursor-of-pages"},"messages":[{"token":"a-word-of-a-model"}]}`}, "")
 				return err
 			},
 			Try: func(e *Env) error {
