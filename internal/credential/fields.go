@@ -51,9 +51,11 @@ type Fields struct {
 	state  fieldState
 	odd    bool // what was read of a string ends in an odd number of backslashes
 	name   []byte
-	named  string // the name of a credential whose value comes next
-	at     int    // bytes of the placeholder that its value repeated
-	word   []byte // a value that lies deep, as it is written
+	names  map[string]string  // those that were read
+	judged map[[2]string]bool // and, behind those of what holds them, whether they name one
+	named  string             // the name of a credential whose value comes next
+	at     int                // bytes of the placeholder that its value repeated
+	word   []byte             // a value that lies deep, as it is written
 }
 
 // level is an object or list of JSON that is looked into.
@@ -81,6 +83,7 @@ const (
 
 const (
 	maxFieldName = 200
+	maxNames     = 100
 	maxLevels    = 64
 	// opaqueLength is less than keys and most passwords have.
 	opaqueLength = 8
@@ -191,7 +194,19 @@ func (f *Fields) found(name string) error {
 
 // judge reports whether a value of this name, in an object of the name in, may not leave.
 func (f *Fields) judge(in, name string) bool {
-	return namesCredential(in, name, inField) && !f.own.allows(name)
+	if !hasStem(name) && (len(name) > maxFiller || !hasStem(in)) {
+		return false
+	}
+	at := [2]string{in, name}
+	is, ok := f.judged[at]
+	if !ok {
+		if f.judged == nil || len(f.judged) >= maxNames {
+			f.judged = map[[2]string]bool{}
+		}
+		is = namesCredential(in, name, inField)
+		f.judged[at] = is
+	}
+	return is && !f.own.allows(name)
 }
 
 // structure reads JSON up to a string that matters, or to the end of p.
@@ -326,13 +341,27 @@ func (f *Fields) text(p []byte) int {
 		if f.state == inName {
 			top := &f.levels[len(f.levels)-1]
 			top.key = false
-			if top.last = string(f.name); bytes.IndexByte(f.name, '\\') >= 0 {
-				_ = json.Unmarshal([]byte(`"`+string(f.name)+`"`), &top.last)
-			}
+			top.last = f.plain()
 		}
 		f.state = between
 		return end + 1
 	}
+}
+
+// plain returns the name that was read. Large bodies have few, many times each.
+func (f *Fields) plain() string {
+	if s, ok := f.names[string(f.name)]; ok {
+		return s
+	}
+	s := string(f.name)
+	if strings.Contains(s, `\`) {
+		_ = json.Unmarshal([]byte(`"`+s+`"`), &s)
+	}
+	if f.names == nil || len(f.names) >= maxNames {
+		f.names = map[string]string{}
+	}
+	f.names[string(f.name)] = s
+	return s
 }
 
 // value reads the value of a credential's name up to its end. It may be empty, and begin

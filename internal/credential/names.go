@@ -51,17 +51,38 @@ var (
 	fillers = set("value string raw base64 b64 bin")
 )
 
-// stems are parts of heads. A name without any names no credential.
-var stems = []string{"tok", "key", "secret", "pass", "pwd", "auth", "cred", "jwt", "bearer", "cookie", "sig", "assertion"}
+// maxFiller is the length of the longest one.
+const maxFiller = 6
+
+// stems are parts of heads, by their first letters.
+var stems = ['z' + 1][]string{
+	't': {"tok"}, 'k': {"key"}, 's': {"secret", "sig"}, 'p': {"pass", "pwd"}, 'a': {"auth", "assertion"}, 'c': {"cred", "cookie"}, 'j': {"jwt"}, 'b': {"bearer"},
+}
+
+// hasStem reports whether name has a part of a head. Another names no credential. Most
+// names of a large body have none, so this is quick.
+func hasStem(name string) bool {
+	for i := range len(name) {
+		c := name[i] | 0x20
+		if c > 'z' {
+			continue
+		}
+		for _, s := range stems[c] {
+			if len(name)-i >= len(s) && strings.EqualFold(name[i:i+len(s)], s) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // namesCredential reports whether a value of this name proves who asks. in is the name of
 // the object that holds it; empty: none does.
 func namesCredential(in, name string, where place) bool {
-	if in != "" && fillers[strings.ToLower(name)] {
+	if in != "" && len(name) <= maxFiller && fillers[strings.ToLower(name)] {
 		in, name = "", in
 	}
-	low := strings.ToLower(name)
-	if !slices.ContainsFunc(stems, func(s string) bool { return strings.Contains(low, s) }) {
+	if !hasStem(name) {
 		return false
 	}
 	ws := words(name)
