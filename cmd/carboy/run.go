@@ -359,13 +359,14 @@ func (n *narrator) event(e carboy.Event) {
 	n.app.say(c, "%s", text)
 }
 
-// plain explains a reason. For a bottle it names the manifest's key instead of the flag.
+// plain explains a reason, and names where a route could be written: the flag, or for a
+// bottle the manifest's key.
 func (n *narrator) plain(why string) string {
-	words := receipt.Plain(why)
+	where := "--allow"
 	if n.bottle {
-		words = strings.Replace(words, "no --allow names", "no egress.routes of the bottle names", 1)
+		where = "egress.routes of the bottle"
 	}
-	return words
+	return strings.Replace(receipt.Plain(why), "no route names", "no "+where+" names", 1)
 }
 
 func eventTarget(e carboy.Event) string {

@@ -226,6 +226,13 @@ func (c *Credential) strip(req *http.Request, own Own) (*removed, error) {
 			was.header[name] = append(was.header[name], v...)
 			delete(req.Header, h)
 		}
+		if h == "Sec-Websocket-Protocol" {
+			if kept := withoutOwn(v, own); len(kept) > 0 {
+				req.Header[h] = []string{strings.Join(kept, ", ")}
+			} else {
+				req.Header.Del(h)
+			}
+		}
 	}
 	if req.Trailer != nil && req.Body != nil {
 		without := func() {

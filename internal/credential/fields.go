@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -13,41 +14,62 @@ import (
 // changed: a value that is masked could be stored, such as a password.
 type OwnError struct {
 	Name string // empty: the body can't be looked at
+	why  string
 }
 
 func (e *OwnError) Error() string {
 	if e.Name == "" {
-		return "the body is said to be JSON and is not in UTF-8, so its fields can't be looked at"
+		return "the body's fields can't be looked at: " + e.why
 	}
 	return fmt.Sprintf("the body's field %.60q names a credential, and the route puts on its own; leave it out, or let whoever runs this allow it by `own_credentials: [%.60s]` on the route", e.Name, e.Name)
 }
 
-// Fields reads a body as it passes, and looks for fields whose names name credentials: in
-// a form, and in JSON at the top, in params, and in what is itself named like one, as in
-// {"auth": {"token": …}}. What lies deeper is data. A value that begins the placeholder
-// passes. It keeps no value and holds nothing back.
+var errNotUTF8 = &OwnError{why: "it is said to be JSON and is not in UTF-8"}
+
+// Fields reads a body as it passes, and looks for fields whose names name credentials, in
+// forms, JSON and the parts of a multipart body. At the top of JSON, in params, and in what
+// is itself named like a credential, as in {"auth": {"token": …}}, any text is one. What
+// lies deeper may be data: there it is one word of opaqueLength and more. In a list of what
+// was said to a model nothing is. A value that begins the placeholder passes. Fields holds nothing
+// back.
 type Fields struct {
 	own         Own
 	placeholder string
+	ask         func(name string) bool
+	deep        bool // its top is as deep as what lies below the top of others
+	inside      int  // multipart bodies that hold it
+
 	form        bool // not JSON
+	whole       bool // one value of a form
 	maybe       bool // it is JSON only if it begins so
 	begun, over bool
+	parts       *parts // nil: it is not multipart
+	bad         error  // it can't be looked at
 
 	levels []level // of JSON, as far as they are looked into
 	deeper int     // levels beyond them
 	state  fieldState
 	odd    bool // what was read of a string ends in an odd number of backslashes
 	name   []byte
-	named  string // the name of a credential whose value comes next; empty: another's
-	at     int    // bytes of the placeholder that its value repeated
+	names  map[string]string  // those that were read
+	judged map[[2]string]bool // and, behind those of what holds them, whether they name one
+	named  string             // the name of a credential whose value comes next
+	at     int                // bytes of the placeholder that its value repeated
+	word   []byte             // a value that lies deep, as it is written
 }
 
 // level is an object or list of JSON that is looked into.
 type level struct {
 	object bool
 	key    bool   // a name comes next
-	last   string // the last name
+	in     string // the name of what holds it
+	last   string // the last name; in a list, the list's
+	deep   bool
 }
+
+// said are the lists at the top of a request that hold what was said to a model and by it,
+// its tools and their inputs.
+var said = set("messages contents input tools")
 
 type fieldState uint8
 
@@ -55,51 +77,69 @@ const (
 	between fieldState = iota // values of JSON
 	inName
 	inValue // of a credential
+	inWord  // that lies deep
 	skipped // a string, or a value of a form, that does not matter
 )
 
-const maxFieldName = 200
+const (
+	maxFieldName = 200
+	maxNames     = 100
+	maxLevels    = 64
+	// opaqueLength is less than keys and most passwords have.
+	opaqueLength = 8
+	maxWord      = 4096
+)
 
-// Fields returns what looks at a body of this type; nil: nothing does. Names of own may
-// stand there.
-func (c *Credential) Fields(contentType string, own Own) *Fields {
+// Fields returns what looks at a body of these types, of which there is one in an honest
+// request; nil: nothing does. Names of own may stand there. ask decides about another
+// one, and may be nil.
+func (c *Credential) Fields(types []string, own Own, ask func(name string) bool) *Fields {
 	if c.scheme == AWS {
 		return nil // the client signs the body, and AWS takes credentials from no other place
 	}
-	f := &Fields{own: own, placeholder: c.placeholder}
-	t, _, err := mime.ParseMediaType(contentType)
-	switch {
+	f := &Fields{own: own, placeholder: c.placeholder, ask: ask}
+	if len(types) > 1 {
+		f.bad = &OwnError{why: "it is said to be of several types"}
+		return f
+	}
+	f.kind(strings.Join(types, ""))
+	return f
+}
+
+// kind sets how a body of this type is read.
+func (f *Fields) kind(contentType string) {
+	t, params, err := mime.ParseMediaType(contentType)
+	switch low := strings.ToLower(contentType); {
+	case err != nil && t == "" && (strings.Contains(low, "multipart") || strings.Contains(low, "urlencoded")), strings.HasPrefix(t, "multipart/") && params["boundary"] == "":
+		f.bad = &OwnError{why: "its type is ambiguous"}
+	case strings.HasPrefix(t, "multipart/"):
+		f.parts = newParts(f, params["boundary"])
 	case t == "application/x-www-form-urlencoded":
 		f.form, f.maybe = true, true // some clients say so of JSON
 		f.state = inName
-	case t == "text/plain", t == "" && (contentType == "" || err != nil):
+	case t == "text/plain", t == "":
 		f.maybe = true
 	case strings.Contains(t, "ndjson"), strings.Contains(t, "jsonl"), strings.Contains(t, "json-seq"), !strings.Contains(t, "json"):
-		return nil
+		f.maybe, f.deep = true, true // some servers read JSON whatever it is said to be
 	}
-	return f
 }
 
 // Look reads p, the next bytes of the body. An error is an [OwnError]; p must not leave
 // then.
 func (f *Fields) Look(p []byte) error {
+	if f.bad != nil {
+		return f.bad
+	}
+	if f.parts != nil {
+		return f.parts.look(p)
+	}
 	for len(p) > 0 && !f.over {
 		if !f.begun {
-			switch c := p[0]; {
-			case strings.IndexByte(" \t\r\n\ufeff", c) >= 0:
-				p = p[1:]
-				continue
-			case c == '{', c == '[':
-				f.form, f.state = false, between
-			case c == 0 || c >= 0xfe:
-				if !f.maybe {
-					return &OwnError{}
-				}
-				f.over = !f.form
-			default:
-				f.over = f.maybe && !f.form
+			n, err := f.begin(p[0])
+			if err != nil {
+				return err
 			}
-			f.begun = true
+			p = p[n:]
 			continue
 		}
 		n, err := 0, error(nil)
@@ -110,6 +150,8 @@ func (f *Fields) Look(p []byte) error {
 			n, err = f.structure(p)
 		case f.state == inValue:
 			n, err = f.value(p, '"')
+		case f.state == inWord:
+			n, err = f.readWord(p)
 		default:
 			n = f.text(p)
 		}
@@ -121,9 +163,50 @@ func (f *Fields) Look(p []byte) error {
 	return nil
 }
 
-// judge reports whether a value of this name may not leave.
-func (f *Fields) judge(name string) bool {
-	return namesCredential(name, inField) && !f.own.allows(name)
+// begin judges the first byte of the body and returns 1 if it is not a part of it.
+func (f *Fields) begin(c byte) (int, error) {
+	switch {
+	case strings.IndexByte(" \t\r\n\ufeff", c) >= 0:
+		return 1, nil
+	case c == '{', c == '[':
+		f.form, f.state = false, between
+	case c == 0 || c >= 0xfe:
+		if !f.maybe {
+			return 0, errNotUTF8
+		}
+		f.over = !f.form
+	default:
+		f.over = f.maybe && !f.form
+	}
+	f.begun = true
+	return 0, nil
+}
+
+// found asks about a field, and returns an error if it may not leave.
+func (f *Fields) found(name string) error {
+	if f.ask == nil || !f.ask(name) {
+		return &OwnError{Name: name}
+	}
+	f.own = append(slices.Clone(f.own), name)
+	f.state, f.odd = skipped, false
+	return nil
+}
+
+// judge reports whether a value of this name, in an object of the name in, may not leave.
+func (f *Fields) judge(in, name string) bool {
+	if !hasStem(name) && (len(name) > maxFiller || !hasStem(in)) {
+		return false
+	}
+	at := [2]string{in, name}
+	is, ok := f.judged[at]
+	if !ok {
+		if f.judged == nil || len(f.judged) >= maxNames {
+			f.judged = map[[2]string]bool{}
+		}
+		is = namesCredential(in, name, inField)
+		f.judged[at] = is
+	}
+	return is && !f.own.allows(name)
 }
 
 // structure reads JSON up to a string that matters, or to the end of p.
@@ -154,14 +237,16 @@ func (f *Fields) structure(p []byte) (int, error) {
 			switch {
 			case top.key:
 				f.state, f.name = inName, f.name[:0]
-			case top.object && f.judge(top.last):
+			case top.last == "" || !f.judge(top.in, top.last):
+				f.state = skipped
+			case !top.deep && top.object:
 				f.state, f.named, f.at = inValue, top.last, 0
 			default:
-				f.state = skipped
+				f.state, f.named, f.word = inWord, top.last, f.word[:0]
 			}
 			return i + 1, nil
 		case 0:
-			return i, &OwnError{}
+			return i, errNotUTF8
 		}
 	}
 	return len(p), nil
@@ -169,17 +254,58 @@ func (f *Fields) structure(p []byte) (int, error) {
 
 // open begins an object or list inside top.
 func (f *Fields) open(object bool, top *level) {
-	into := len(f.levels) == 0 || f.deeper == 0 && len(f.levels) < 16 && (!top.object && len(f.levels) == 1 || holdsCredentials(top.last))
-	if !into {
+	if f.deeper > 0 || len(f.levels) >= maxLevels || !object && len(f.levels) == 1 && said[top.last] {
 		f.deeper++
 		return
 	}
-	f.levels = append(f.levels, level{object: object, key: object, last: top.last})
+	l := level{object: object, key: object, in: top.in, last: top.last, deep: top.deep}
+	if object {
+		l.in = top.last
+	}
+	if len(f.levels) == 0 {
+		l.deep = f.deep
+	} else if !l.deep {
+		l.deep = (top.object || len(f.levels) > 1) && !holdsCredentials(top.last)
+	}
+	f.levels = append(f.levels, l)
 }
 
-// holdsCredentials reports whether an object of this name is looked into.
+// holdsCredentials reports whether all of an object of this name is as near as the top.
 func holdsCredentials(name string) bool {
-	return name == "params" || name == "authentication" || namesCredential(name, inField)
+	return name == "params" || name == "authentication" || namesCredential("", name, inField)
+}
+
+// readWord reads a value that lies deep up to its end, and judges it.
+func (f *Fields) readWord(p []byte) (int, error) {
+	for i, c := range p {
+		ends := c == '"' && !f.odd
+		if f.odd = c == '\\' && !f.odd; !ends {
+			f.word = append(f.word, c)
+		}
+		if !ends && len(f.word) < maxWord {
+			continue
+		}
+		odd, err := f.odd, error(nil)
+		if f.opaque(f.word) {
+			err = f.found(f.named)
+		}
+		if f.state, f.odd = skipped, odd; ends {
+			f.state = between
+		}
+		return i + 1, err
+	}
+	return len(p), nil
+}
+
+// opaque reports whether a text of JSON is a word, perhaps behind that of a scheme, and not
+// of the placeholder.
+func (f *Fields) opaque(written []byte) bool {
+	text := string(written)
+	_ = json.Unmarshal([]byte(`"`+text+`"`), &text)
+	if scheme, rest, ok := strings.Cut(text, " "); ok && (heads[strings.ToLower(scheme)] || strings.EqualFold(scheme, "basic")) {
+		text = rest
+	}
+	return len(text) >= opaqueLength && !strings.ContainsAny(text, " \t\r\n") && !strings.HasPrefix(f.placeholder, text)
 }
 
 // text reads a string up to its end, or to the end of p.
@@ -214,12 +340,28 @@ func (f *Fields) text(p []byte) int {
 		}
 		if f.state == inName {
 			top := &f.levels[len(f.levels)-1]
-			top.key, top.last = false, ""
-			_ = json.Unmarshal([]byte(`"`+string(f.name)+`"`), &top.last)
+			top.key = false
+			top.last = f.plain()
 		}
 		f.state = between
 		return end + 1
 	}
+}
+
+// plain returns the name that was read. Large bodies have few, many times each.
+func (f *Fields) plain() string {
+	if s, ok := f.names[string(f.name)]; ok {
+		return s
+	}
+	s := string(f.name)
+	if strings.Contains(s, `\`) {
+		_ = json.Unmarshal([]byte(`"`+s+`"`), &s)
+	}
+	if f.names == nil || len(f.names) >= maxNames {
+		f.names = map[string]string{}
+	}
+	f.names[string(f.name)] = s
+	return s
 }
 
 // value reads the value of a credential's name up to its end. It may be empty, and begin
@@ -227,11 +369,11 @@ func (f *Fields) text(p []byte) int {
 func (f *Fields) value(p []byte, end byte) (int, error) {
 	for i, c := range p {
 		switch {
-		case c == end:
+		case c == end && !f.whole:
 			f.state = between
 			return i + 1, nil
 		case f.at >= len(f.placeholder) || f.placeholder[f.at] != c:
-			return i, &OwnError{f.named}
+			return i, f.found(f.named)
 		}
 		f.at++
 	}
@@ -243,6 +385,7 @@ func (f *Fields) pair(p []byte) (int, error) {
 	switch f.state {
 	case inValue:
 		n, err := f.value(p, '&')
+		f.over = f.whole && f.state == skipped
 		if f.state == between {
 			f.state = inName
 		}
@@ -270,13 +413,18 @@ func (f *Fields) pair(p []byte) (int, error) {
 		name = string(f.name)
 	}
 	f.name = f.name[:0]
-	begin, _, _ := strings.Cut(name, "[")
 	switch {
 	case p[i] == '&':
-	case !f.own.allows(begin) && f.judge(name), !f.own.allows(name) && f.judge(begin):
+	case f.judgePair(name):
 		f.state, f.named, f.at = inValue, name, 0
 	default:
 		f.state = skipped
 	}
 	return i + 1, nil
+}
+
+// judgePair is judge for the name of a form's field, in which objects stand as a[b].
+func (f *Fields) judgePair(name string) bool {
+	begin, _, _ := strings.Cut(name, "[")
+	return !f.own.allows(begin) && f.judge("", name) || !f.own.allows(name) && f.judge("", begin)
 }

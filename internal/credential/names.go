@@ -48,16 +48,41 @@ var (
 	// flags are first words of what is asked about a credential.
 	flags = set("has is show use uses require requires required no without with need needs enable disable allow include exclude reset forgot change meta")
 	// fillers may follow a head.
-	fillers = set("value string raw base64 b64")
+	fillers = set("value string raw base64 b64 bin")
 )
 
-// stems are parts of heads. A name without any names no credential.
-var stems = []string{"tok", "key", "secret", "pass", "pwd", "auth", "cred", "jwt", "bearer", "cookie", "sig", "assertion"}
+// maxFiller is the length of the longest one.
+const maxFiller = 6
 
-// namesCredential reports whether a value of this name proves who asks.
-func namesCredential(name string, where place) bool {
-	low := strings.ToLower(name)
-	if !slices.ContainsFunc(stems, func(s string) bool { return strings.Contains(low, s) }) {
+// stems are parts of heads, by their first letters.
+var stems = ['z' + 1][]string{
+	't': {"tok"}, 'k': {"key"}, 's': {"secret", "sig"}, 'p': {"pass", "pwd"}, 'a': {"auth", "assertion"}, 'c': {"cred", "cookie"}, 'j': {"jwt"}, 'b': {"bearer"},
+}
+
+// hasStem reports whether name has a part of a head. Another names no credential. Most
+// names of a large body have none, so this is quick.
+func hasStem(name string) bool {
+	for i := range len(name) {
+		c := name[i] | 0x20
+		if c > 'z' {
+			continue
+		}
+		for _, s := range stems[c] {
+			if len(name)-i >= len(s) && strings.EqualFold(name[i:i+len(s)], s) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// namesCredential reports whether a value of this name proves who asks. in is the name of
+// the object that holds it; empty: none does.
+func namesCredential(in, name string, where place) bool {
+	if in != "" && len(name) <= maxFiller && fillers[strings.ToLower(name)] {
+		in, name = "", in
+	}
+	if !hasStem(name) {
 		return false
 	}
 	ws := splitName(name)
@@ -71,13 +96,18 @@ func namesCredential(name string, where place) bool {
 	if trimmed := strings.TrimRight(head, "0123456789"); heads[trimmed] {
 		head = trimmed // cookie2
 	}
-	of := func(m map[string]bool) bool { return slices.ContainsFunc(before, func(w string) bool { return m[w] }) }
+	among := func(ws []string, m map[string]bool) bool {
+		return slices.ContainsFunc(ws, func(w string) bool { return m[w] })
+	}
+	of := func(m map[string]bool) bool { return among(before, m) }
 	if !heads[head] || of(flags) {
 		return false
 	}
 	switch head {
 	case "token":
-		return !slices.Contains(before, "csrf") && !slices.Contains(before, "xsrf") && (of(strong) || !of(harmless))
+		around := splitName(in)
+		return !slices.Contains(before, "csrf") && !slices.Contains(before, "xsrf") &&
+			(of(strong) || !of(harmless) && (among(around, strong) || !among(around, harmless)))
 	case "key":
 		switch {
 		case of(strong):
@@ -85,7 +115,7 @@ func namesCredential(name string, where place) bool {
 		case where == inHeader:
 			return !of(plainKeys)
 		}
-		return of(keyed) || where == inParam && len(before) == 0
+		return of(keyed) || len(before) == 0 && (where == inParam || among(splitName(in), strong))
 	case "assertion":
 		return slices.Contains(before, "client")
 	case "cookie":
@@ -177,7 +207,7 @@ func (c *Credential) ownHeader(h string, own Own) bool {
 	if own.allows(h) {
 		return false
 	}
-	return slices.ContainsFunc(ownHeaders, func(o string) bool { return policy.SameHeader(o, h) }) || c.scheme != AWS && namesCredential(h, inHeader)
+	return slices.ContainsFunc(ownHeaders, func(o string) bool { return policy.SameHeader(o, h) }) || c.scheme != AWS && namesCredential("", h, inHeader)
 }
 
 // ownParam is ownHeader for a parameter of the query.
@@ -191,5 +221,26 @@ func (c *Credential) ownParam(name string, own Own) bool {
 		return false
 	}
 	return slices.ContainsFunc(ownParams, func(o string) bool { return sameParam(o, name) }) ||
-		c.scheme != AWS && (namesCredential(name, inParam) || namesCredential(begin, inParam))
+		c.scheme != AWS && (namesCredential("", name, inParam) || namesCredential("", begin, inParam))
+}
+
+// withoutOwn returns the subprotocols of a WebSocket that lists name, but for those in
+// which programs send credentials: behind a name, as in api-key.VALUE, or as the next of
+// the list.
+func withoutOwn(lists []string, own Own) (kept []string) {
+	is := func(name string) bool {
+		return (namesCredential("", name, inHeader) || namesCredential("", name, inParam)) && !own.allows(name)
+	}
+	named := false // the last one was a name
+	for p := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+		p = strings.TrimSpace(p)
+		bad := named
+		for i := range len(p) {
+			bad = bad || p[i] == '.' && is(p[:i])
+		}
+		if named = !bad && is(p); !bad && !named && p != "" {
+			kept = append(kept, p)
+		}
+	}
+	return kept
 }

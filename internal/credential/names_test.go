@@ -15,14 +15,15 @@ var (
 		xi-api-key X-Authorization X-Forwarded-Authorization Proxy-Authorization authorization x_api_key X.Api.Key Access-Token accesstoken X-Client-Secret
 		X-Secret X-Vault-Token Private-Token X-RapidAPI-Key X-Functions-Key Ocp-Apim-Subscription-Key X-Shopify-Access-Token X-Session-Token Authentication
 		X-JWT X-Bearer Cookie Cookie2 X-Password X-Key X-MBX-APIKEY X-Api-Key-1 X-Signature CF-Access-Client-Secret X-Consumer-Key X-Plex-Token X-Figma-Token
-		Linear-Api-Key Stripe-Secret-Key x-goog-api-key X-Amz-Security-Token X-OAuth-Token X-OAuth2-Token`)
+		Linear-Api-Key Stripe-Secret-Key x-goog-api-key X-Amz-Security-Token X-OAuth-Token X-OAuth2-Token Authorization-Bin
+		X-Api-Key-Bin access_token-bin`)
 	credentialParams = strings.Fields(`auth_token oauth_token client_secret access_token accessToken AccessToken api_key apiKey apikey APIKEY key token auth sig signature
 		private_token client_assertion refresh_token id_token password passwd user_password app_secret consumer_key oauth_consumer_key oauth_signature jwt secret
 		access.token access-token access_token[] auth[token] x_auth_token[0] page_access_token subscription-key write_key service_key appkey xoauthtoken api_key_v2 access_token_value`)
 	honestHeaders = strings.Fields(`X-CSRF-Token X-CSRFToken X-XSRF-TOKEN Csrf-Token X-Csrftoken RequestVerificationToken Idempotency-Key X-Idempotency-Key Sec-WebSocket-Key Sec-WebSocket-Accept
 		X-Page-Token X-Max-Tokens X-Token-Count Surrogate-Key X-Cache-Key Lock-Token If-Match Author X-Author Authority Accept Content-Type User-Agent Anthropic-Version
 		Anthropic-Beta X-App X-Stainless-Lang X-Stainless-Retry-Count OpenAI-Organization OpenAI-Beta Session_id Conversation_id Mcp-Session-Id X-Goog-Api-Client X-Goog-User-Project
-		Keep-Alive X-Request-Id X-Hub-Design Signal Passenger Keyboard-Layout Monkey X-Hockey X-Amz-Server-Side-Encryption-Customer-Key X-Ms-Encryption-Key Etag X-Token-Type Token-Binding-Id`)
+		Keep-Alive X-Request-Id X-Hub-Design Signal Passenger Keyboard-Layout Monkey X-Hockey X-Amz-Server-Side-Encryption-Customer-Key X-Ms-Encryption-Key Etag X-Token-Type Token-Binding-Id Grpc-Trace-Bin Page-Token-Bin`)
 	honestParams = strings.Fields(`page_token pageToken nextPageToken next_token NextToken next_page_token max_tokens maxOutputTokens max_output_tokens csrf_token authenticity_token sort_key
 		primary_key partition_key foreign_key cache_key prompt_cache_key public_key ssh_key project_key object_key idempotency_key token_count tokens token_type token_ids stop_token continuation_token
 		continuation-token sync_token syncToken nextSyncToken cursor starting_token resumptionToken progressToken eos_token_id key_id keyId keys keyword author authors authority
@@ -49,7 +50,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, p := range append(honestParams, "") {
-		if c.ownParam(p, nil) || namesCredential(p, inField) {
+		if c.ownParam(p, nil) || namesCredential("", p, inField) {
 			t.Errorf("the parameter or field %s is removed", p)
 		}
 	}
@@ -98,7 +99,7 @@ func TestOwnByName(t *testing.T) {
 }
 
 func look(c *Credential, contentType, body string, own Own, step int) error {
-	f := c.Fields(contentType, own)
+	f := c.Fields([]string{contentType}, own, nil)
 	if f == nil {
 		return nil
 	}
@@ -116,6 +117,10 @@ func TestFields(t *testing.T) {
 	c := open(t, Bearer, "", strings.Repeat("0", 60))
 	const j, form = "application/json; charset=utf-8", "application/x-www-form-urlencoded"
 	place := c.Placeholder()
+	const multi = "multipart/form-data; boundary=next"
+	part := func(name, value string) string {
+		return "\r\n--next\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value
+	}
 	for _, x := range []struct{ kind, body, name string }{
 		{j, `{"api_key":"agents-own"}`, "api_key"},
 		{j, " \n{ \"a\\\"\\\\\": {\"b\":[1,\"}\"]}, \"client_secret\"\t: \"agents-own\" }", "client_secret"},
@@ -137,8 +142,33 @@ func TestFields(t *testing.T) {
 		{form, "api%5Fkey=x", "api_key"},
 		{form, "a&b=&auth%5Btoken%5D=x", "auth[token]"},
 		{form, "token=" + place + "&access_token[]=x", "access_token[]"},
+		{form, "x=1&a%5Bb%5D%5Bapi_key%5D=agents-own", "a[b][api_key]"},
+		{j, `{"a":{"b":[{"c":{"api_key":"agents-own"}}]}}`, "api_key"},
+		{j, `{"a":{"api_key":"` + place + `"},"b":{"accessToken":"Bearer agents-own"}}`, "accessToken"},
+		{j, strings.Repeat(`{"a":[`, 30) + `{"token":"agents-own"`, "token"},
+		{j, `{"a":{"token":{"value":"agents-own"}}}`, "value"},
+		{j, `{"a":{"token":["agents-own"]}}`, "token"},
+		{j, `{"a":{"password":"` + strings.Repeat("x", 2*maxWord) + `"}}`, "password"},
+		{j, `{"query":"mutation { }","variables":{"input":{"clientSecret":"agents-own"}}}`, "clientSecret"},
+		{j, `{"api":{"key":"agents-own"}}`, "key"},
+		{j, `{"metadata":{"tools":[{"token":"agents-own"}]}}`, "token"},
+		{j, `{"input":{"token":"agents-own"}}`, "token"},
+		{"application/octet-stream", `{"api_key":"agents-own"}`, "api_key"},
+		{"application/x-ndjson", `{"auth":{"token":"agents-own"}}`, "token"},
+		{multi, part("api_key", "agents-own"), "api_key"},
+		{multi, "a preamble" + part("text", "x\r\n--n") + part("user[password]", "&") + "\r\n--next--\r\n", "user[password]"},
+		{multi, part(`x"; filename="y`, `{"token":"agents-own"}`) + part("operations", `{"variables":{"token":"agents-own"}}`), "token"},
+		{multi, part("token", place) + part("token", place+"!"), "token"},
+		{multi, "\n--next\nContent-Type: application/json\n\n" + `{"a":{"secret":"agents-own"}}`, "secret"},
+		{multi, "\n--next\nContent-Type: multipart/mixed; boundary=in\n\n--in\ncontent-disposition: form-data;\n name*=utf-8''client%5fsecret\n\nx", "client_secret"},
+		{multi, "\n--next\nContent-Disposition: form-data; name=a; name=api_key\n\nagents-own", ""},
+		{multi, "\n--next\nContent-Disposition: form-data; name=a\nContent-Disposition: form-data; name=api_key\n\nagents-own", ""},
+		{multi, "\n--next\nContent-Disposition : form-data; name=api_key\n\nagents-own", ""},
+		{multi, "\n--next\nX: " + strings.Repeat("x", maxPartHead) + "\nContent-Disposition: form-data; name=api_key\n\nagents-own", ""},
+		{"multipart/form-data; boundary=a; boundary=b", "x", ""},
+		{"multipart/form-data", "x", ""},
 	} {
-		for _, step := range []int{1, 3, 1000} {
+		for _, step := range []int{1, 3, 20000} {
 			var own *OwnError
 			if err := look(c, x.kind, x.body, nil, step); !errors.As(err, &own) || own.Name != x.name || x.name != "" && !strings.Contains(err.Error(), "own_credentials: ["+x.name+"]") {
 				t.Errorf("%s by %d: %v", x.body, step, err)
@@ -162,7 +192,14 @@ func TestFields(t *testing.T) {
 		{j, `{"messages":[{"role":"user","content":[{"type":"tool_use","input":{"token":"x","password":"y"}}]}]}`},
 		{j, `{"a":1}{"token":"behind the end"}`},
 		{j, `"token"`}, {j, `[["token","x"]]`}, {j, `{"x":"\\","y":"\"token\":\"x\""}`}, {j, `not JSON: {"a"`},
-		{"application/x-ndjson", `{"token":"x"}`}, {"application/octet-stream", `{"token":"x"}`}, {"multipart/mixed; boundary=x", `{"token":"x"}`}, {"text/plain", `token=x {"token":"x"}`},
+		{"application/x-ndjson", `{"token":"x"}`}, {"application/octet-stream", `{"token":"x"}`}, {"multipart/mixed; boundary=x", `{"token":"x"}`},
+		{j, `{"a":{"token":"` + place + `","password":"short","secret":"a word of how it is made","api_key":"Bearer ` + place + `"}}`},
+		{j, `{"a":{"page":{"token":"a-very-long-cursor"},"next_token":"a-very-long-cursor","sort_key":"creation-time"}}`},
+		{j, `{"messages":[{"content":[{"input":{"token":"not-the-agents","a":[{"password":"correct-horse"}]}}]}],"tools":[{"api_key":"not-the-agents"}]}`},
+		{j, `{"a":{"token":{"type":"string","default":"not-the-agents","description":"authentication"}}}`},
+		{multi, part("file\"; filename=\"a.json", `{"token":"not-the-agents"}`) + part("page_token", "agents-own") + part("token", place) + part("api_key", "") + part("note", "api_key=x") + "\r\n--next--\r\nthe end"},
+		{multi, part("operations", `{"query":"q","variables":{"page_token":"a-very-long-cursor"}}`) + "\r\n--next\r\n\r\n{}\r\n--next--"},
+		{"text/plain", `token=x {"token":"x"}`},
 	} {
 		for _, step := range []int{1, 3, 1000} {
 			if err := look(c, x[0], x[1], nil, step); err != nil {
@@ -170,7 +207,62 @@ func TestFields(t *testing.T) {
 			}
 		}
 	}
-	if open(t, AWS, "", "AKID:"+real).Fields(j, nil) != nil {
+	if open(t, AWS, "", "AKID:"+real).Fields([]string{j}, nil, nil) != nil {
 		t.Error("bodies whose digest the client signs are looked at")
+	}
+}
+
+// TestFieldsAsked: whoever is asked about a field decides about its name, and about no
+// other one, and the rest of the body is read as before.
+func TestFieldsAsked(t *testing.T) {
+	c := open(t, Bearer, "", real)
+	const form, j = "application/x-www-form-urlencoded", "application/json"
+	const multi = "\n--x\nContent-Disposition: form-data; name=token\n\na&api_key=1\n--x\nContent-Disposition: form-data; name="
+	for _, x := range []struct{ kind, body, asked, refused string }{
+		{form, "token=a%22&token=b&sort_key=1&api_key=x", "token,api_key", "api_key"},
+		{j, `{"token":"a\\\"","x":1,"token":"b","auth":{"secret":"x"}}`, "token,secret", "secret"},
+		{j, `{"x":{"token":"agents-\\\"own\\","y":{"token":"agents-own","password":"correct-horse"}}}`, "token,password", "password"},
+		{j, `{"x":{"token":"` + strings.Repeat("x", maxWord+9) + `\"","password":"correct-horse"}}`, "token,password", "password"},
+		{"multipart/form-data; boundary=x", multi + "secret\n\nx", "token,secret", "secret"},
+		{"multipart/form-data; boundary=x", multi + "note\n\nb", "token", ""},
+	} {
+		for _, step := range []int{1, 5, 20000} {
+			var asked []string
+			f := c.Fields([]string{x.kind}, nil, func(name string) bool {
+				asked = append(asked, name)
+				return name == "token"
+			})
+			var err error
+			for i := 0; i < len(x.body) && err == nil; i += step {
+				err = f.Look([]byte(x.body[i:min(len(x.body), i+step)]))
+			}
+			var own *OwnError
+			if got := strings.Join(asked, ","); got != x.asked || errors.As(err, &own) != (x.refused != "") || own != nil && own.Name != x.refused {
+				t.Errorf("%.60s by %d: asked about %s, %v", x.body, step, got, err)
+			}
+		}
+	}
+	if c.Fields([]string{j, form}, nil, nil).Look([]byte("x")) == nil {
+		t.Error("a body of two types passes")
+	}
+}
+
+// TestSubprotocols: a credential among the subprotocols of a WebSocket is removed, and
+// the others stay.
+func TestSubprotocols(t *testing.T) {
+	for _, x := range [][2]string{
+		{"realtime, openai-insecure-api-key.agents-own, openai-beta.realtime-v1", "realtime, openai-beta.realtime-v1"},
+		{"base64url.bearer.authorization.k8s.io.agents-own, v4.channel.k8s.io", "v4.channel.k8s.io"},
+		{"bearer, agents-own", ""}, {"mqtt, Authorization ,agents-own, chat", "mqtt, chat"}, {"access_token.agents-own", ""},
+		{"graphql-transport-ws, graphql-ws", "graphql-transport-ws, graphql-ws"}, {"wamp.2.json,ocpp1.6", "wamp.2.json, ocpp1.6"},
+		{"key-exchange.v1", "key-exchange.v1"}, {"allowed-token.agents-own", "allowed-token.agents-own"},
+	} {
+		r := request(t, "https://h/", "Sec-WebSocket-Protocol", x[0], "X-Other", "token, x")
+		if err := open(t, Bearer, "", real).Sign(r, Own{"allowed-token"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Header.Get("Sec-Websocket-Protocol"); got != x[1] || r.Header.Get("X-Other") != "token, x" {
+			t.Errorf("of %s stays %s", x[0], got)
+		}
 	}
 }

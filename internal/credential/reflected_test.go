@@ -19,6 +19,7 @@ import (
 
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/scan"
+	"github.com/carboy/carboy/internal/secret"
 )
 
 // randomText returns n characters, of which a credential is made when it is needed.
@@ -231,6 +232,36 @@ func TestReflectedElsewhere(t *testing.T) {
 		out, err := io.ReadAll(body)
 		if body.Close(); err != nil || string(out) != want+" é\n"+want[:5] {
 			t.Errorf("%q, %v", out, err)
+		}
+	}
+}
+
+// TestUnprepared: if the search can't be made, nothing enters. A value that is fit for it
+// makes one.
+func TestUnprepared(t *testing.T) {
+	for value, enters := range map[string]bool{strings.Repeat("a", 40): false, "Kx7Qm2Zp9Rt4Vb6Nc1Ld8Hs3Wf5Gj0YeUaToXi": true} {
+		s := &Scrubber{values: [][]byte{[]byte(value)}, marks: [][]byte{bytes.Repeat([]byte("-"), len(value))}, hidden: map[string]secret.Value{"n": secret.NewString(value)}}
+		s.prepare()
+		judge := func(where string, err error) {
+			if (err == nil) != enters || err != nil && !errors.Is(err, ErrUnprepared) {
+				t.Errorf("%s: %v", where, err)
+			}
+		}
+		out, err := io.ReadAll(s.Body(io.NopCloser(strings.NewReader("an answer")), Look{}, true))
+		judge("body", err)
+		if !enters && len(out) > 0 {
+			t.Errorf("%q enters", out)
+		}
+		judge("header", s.Header(http.Header{"X-A": {"x"}}, Look{}))
+		m := s.Messages(Look{})
+		defer m.Close()
+		judge("control", m.Control([]byte("ping")))
+		if _, err = m.Push(nil, []byte("message")); err == nil {
+			_, err = m.End(nil)
+		}
+		judge("message", err)
+		if got := s.Text("an error"); (got == "an error") != enters {
+			t.Error(got)
 		}
 	}
 }

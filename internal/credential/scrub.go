@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"io"
@@ -34,6 +35,7 @@ type Scrubber struct {
 	marks  [][]byte
 	hidden map[string]secret.Value // what is searched for, by the names of the credentials
 	rules  *scan.Rules             // nil: nothing is
+	bad    error                   // why there can be no search, so that nothing may enter
 	id     uint64                  // of one for a single credential
 }
 
@@ -152,13 +154,20 @@ func (c *Credential) parts() (out []secret.Value) {
 	return out
 }
 
+// ErrUnprepared says that an answer may not enter, since it can't be searched.
+var ErrUnprepared = errors.New("the search for the credential can't be prepared")
+
 // prepare makes the rules of the search. Its values are fit for them.
 func (s *Scrubber) prepare() {
 	if len(s.hidden) == 0 {
 		return
 	}
-	if watched, err := scan.NewWatchedSecrets(s.hidden); err == nil {
-		s.rules, _ = scan.NewRules(scan.Config{Watched: watched})
+	watched, err := scan.NewWatchedSecrets(s.hidden)
+	if err == nil {
+		s.rules, err = scan.NewRules(scan.Config{Watched: watched})
+	}
+	if err != nil {
+		s.bad = fmt.Errorf("%w: %w", ErrUnprepared, err)
 	}
 }
 
@@ -194,6 +203,9 @@ const withheld = "(withheld: a credential)"
 func (s *Scrubber) Text(text string) string {
 	b := []byte(text)
 	s.replace(b)
+	if s.bad != nil {
+		return withheld
+	}
 	if s.rules == nil {
 		return string(b)
 	}
@@ -292,7 +304,7 @@ func (s *Scrubber) Body(body io.ReadCloser, look Look, text bool) io.ReadCloser 
 		return body
 	}
 	clean := &scrubbed{s: s, body: body}
-	if s.rules == nil {
+	if s.rules == nil && s.bad == nil {
 		return clean
 	}
 	return &searched{src: clean, f: s.search(look, "body"), text: text}
@@ -355,6 +367,9 @@ func (s *Scrubber) search(look Look, place string) *search {
 }
 
 func (f *search) push(dst, p []byte) ([]byte, error) {
+	if f.s.bad != nil {
+		return dst, f.s.bad
+	}
 	if f.s.rules == nil {
 		return append(dst, p...), nil
 	}

@@ -42,8 +42,8 @@ type Held struct {
 	What, Secret, Transform, Place string // as in Found
 	Length                         int    // bytes
 	// Digest identifies the value: HMAC-SHA256 with Config.AskKey, in hexadecimal. For
-	// a known secret it covers the secret itself, however it was encoded; otherwise
-	// the bytes that were found.
+	// a known secret it covers the secret itself, however it was encoded; for
+	// ownCredential the name of the field; otherwise the bytes that were found.
 	Digest string
 }
 
@@ -100,16 +100,33 @@ func (w *inspector) asksPerson() bool {
 
 // ask blocks the exchange until a person has decided about f.
 func (w *inspector) ask(f scan.Finding, value []byte) scan.Action {
+	a := w.x.c.flow.g.asking
+	switch {
+	case f.Secret != "":
+		digest := ""
+		w.d.secrets[f.Secret].UnsafeReveal(func(b []byte) { digest = a.digest("known", b) })
+		return w.askAbout(f, digest)
+	case value != nil:
+		return w.askAbout(f, a.digest("found", value))
+	}
+	return w.applyAnswer(f, Answer{Message: "it is not there as a whole, so nobody can be asked"})
+}
+
+// ownCredential is the What of a field of a body that names a credential of the agent's
+// own. The question is about the name: any value of it may leave after a yes.
+const ownCredential = "own-credential"
+
+// askOwn blocks the exchange until a person has decided about the body's field name.
+func (w *inspector) askOwn(name string) bool {
+	digest := w.x.c.flow.g.asking.digest(ownCredential, []byte(name))
+	place := "field " + w.d.hidden(name) + " of the body"
+	return w.askAbout(scan.Finding{Rule: ownCredential, Place: place, Length: len(name), Sealed: true}, digest) == scan.Report
+}
+
+// askAbout blocks the exchange until a person has decided about f, which digest names.
+func (w *inspector) askAbout(f scan.Finding, digest string) scan.Action {
 	x := w.x
 	g := x.c.flow.g
-	digest := ""
-	if f.Secret != "" {
-		w.d.secrets[f.Secret].UnsafeReveal(func(b []byte) { digest = g.asking.digest("known", b) })
-	} else if value != nil {
-		digest = g.asking.digest("found", value)
-	} else {
-		return w.applyAnswer(f, Answer{Message: "it is not there as a whole, so nobody can be asked"})
-	}
 	if a, ok := x.rulings.Load(digest); ok {
 		// The same value was already decided in this exchange.
 		return w.applyAnswer(f, a.(Answer))

@@ -292,14 +292,28 @@ func (w *inspector) found(f scan.Finding, a scan.Action, inbound bool) {
 // the request. After an error the request must not be sent.
 func (w *inspector) request(req *http.Request) error {
 	if w.rules == nil {
-		if w.fields != nil && req.Body != nil && req.Body != http.NoBody && len(codings(req.Header)) == 0 {
-			req.Body = &fieldsBody{req.Body, w}
+		if w.fields == nil || req.Body == nil || req.Body == http.NoBody {
+			return nil
 		}
-		return nil
+		if len(codings(req.Header)) == 0 {
+			req.Body = &fieldsBody{req.Body, w}
+			return nil
+		}
+		// Rules of nothing decode it.
+		var err error
+		if w.rules, err = scan.NewRules(scan.Config{}); err != nil {
+			return refusedf(reasonScan, "the body can't be decoded: %w", err)
+		}
+		return w.body(req)
 	}
 	if err := w.head(req); err != nil {
 		return err
 	}
+	return w.body(req)
+}
+
+// body wraps a request's body in a scanner.
+func (w *inspector) body(req *http.Request) error {
 	if req.Body == nil || req.Body == http.NoBody {
 		return nil
 	}
@@ -496,6 +510,9 @@ func putMasked(req *http.Request, text, masked []byte, parts []part) error {
 func (w *inspector) outboundError(err error) error {
 	var own *credential.OwnError
 	if errors.As(err, &own) {
+		if words := w.x.refusalText.Load(); words != nil {
+			return w.x.stop(refusedf(reasonCredential, "%w: %s", own, *words))
+		}
 		return w.x.stop(&refusedError{reasonCredential, own})
 	}
 	var found *scan.FoundError
@@ -525,7 +542,7 @@ func isScan(err error) bool {
 		broken *scan.PanicError
 		own    *credential.OwnError
 	)
-	return errors.As(err, &own) || errors.As(err, &found) || errors.As(err, &limit) || errors.As(err, &decode) || errors.As(err, &broken) || errors.Is(err, scan.ErrClosed)
+	return errors.As(err, &own) || errors.As(err, &found) || errors.As(err, &limit) || errors.As(err, &decode) || errors.As(err, &broken) || errors.Is(err, scan.ErrClosed) || errors.Is(err, credential.ErrUnprepared)
 }
 
 // fieldsBody reads a request's body that is not scanned.

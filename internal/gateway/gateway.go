@@ -106,6 +106,9 @@ type Config struct {
 	// blocked. AskKey is the key of Held.Digest; empty: a random one.
 	Ask    Asker
 	AskKey []byte
+	// Declared says that the routes come from a bottle's manifests: refusals name the
+	// manifests' key and no flag.
+	Declared bool
 	// DigestAnswers enables Request.Digest.
 	DigestAnswers bool
 	// Observer receives events; it may be nil.
@@ -129,6 +132,7 @@ type Gateway struct {
 	handlers  map[string]http.Handler // by their names in the bottle
 	asking    *asking
 	digests   bool // compute the digests of answers
+	declared  bool // Config.Declared
 
 	link         *wire.Link
 	channels     *wire.HostChannels // nil: none
@@ -201,6 +205,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 
 		authority: cfg.Authority,
 		digests:   cfg.DigestAnswers,
+		declared:  cfg.Declared,
 		roots:     cfg.Roots,
 		handlers:  maps.Clone(cfg.Inside),
 		asking:    newAsking(&cfg),

@@ -290,9 +290,22 @@ func (w *webServer) admit(c *webConn, seen *exchange, r *http.Request, busy int6
 	return allowed, why
 }
 
+// advise names the key of the manifests in place of a flag that their commands have not.
+func (g *Gateway) advise(v *refusal) {
+	if !g.declared || v.Allow == "" {
+		return
+	}
+	hint := "whoever runs this can name it in egress.routes of the bottle"
+	if strings.HasPrefix(v.Allow, "--allow-private") {
+		hint += ", with private: true"
+	}
+	v.Hint, v.Allow = strings.TrimSuffix(hint+"; "+v.Hint, "; "), ""
+}
+
 // refuse records a refusal and answers with it.
 func (w *webServer) refuse(seen *exchange, r *http.Request, why *refusal) {
 	f := seen.c.flow
+	w.g.advise(why)
 	if why.Reason == ReasonLimitHead || why.Reason == reasonLimitRequests {
 		w.g.ledger.limit(why.Reason, f.name)
 	}
@@ -602,6 +615,7 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow " + authority(f.name, f.addr.Port())
 	}
+	w.g.advise(v)
 	// A transport's error repeats what upstream wrote, perhaps the request with its
 	// credential.
 	told := *v

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -53,9 +55,10 @@ func TestOwnCredentials(t *testing.T) {
 	}), with)
 	refused := []string{}
 	const (
-		form = "application/x-www-form-urlencoded"
-		j    = "application/json"
-		own  = "agents-own"
+		form  = "application/x-www-form-urlencoded"
+		j     = "application/json"
+		multi = "multipart/form-data; boundary=next"
+		own   = "agents-own"
 	)
 	large := `{"text":"` + strings.Repeat("some words, ", 20000) + `",`
 	zip := func(s string) string {
@@ -74,7 +77,19 @@ func TestOwnCredentials(t *testing.T) {
 		{path: "/v1", kind: j, body: large + `"api_key":"` + own + `"}`, refused: true},
 		{path: "/v1", kind: j, coding: "gzip", body: zip(large + `"api_key":"` + own + `"}`), refused: true},
 		{path: "/unseen", kind: j, body: `{"client_secret":"` + own + `"}`, header: "X-Token", refused: true},
+		{path: "/v1", kind: j, body: large + `"a":{"b":[{"api_key":"` + own + `"}]}}`, refused: true},
+		{path: "/v1", kind: form, body: "a%5Bb%5D%5Bapi_key%5D=" + own + "&b=}", refused: true},
+		{path: "/v1", kind: multi, body: partOf("api_key", own) + "}", refused: true},
+		{path: "/v1", kind: multi, coding: "gzip", body: zip(partOf("note", large) + partOf("api_key", own) + "}"), refused: true},
+		{path: "/unseen", kind: multi, body: partOf("note", large) + partOf("api_key", own) + "}", refused: true},
+		{path: "/unseen", kind: j, coding: "gzip", body: zip(large + `"api_key":"` + own + `"}`), refused: true},
+		{path: "/v1", kind: "image/png", body: `{"api_key":"` + own + `"}`, refused: true},
+		{path: "/v1", header: "Sec-Websocket-Protocol: realtime, openai-insecure-api-key." + own},
+		{path: "/v1", header: "Authorization-Bin"},
 		// Beside them.
+		{path: "/v1", kind: j, body: `{"messages":[{"input":{"token":"` + own + `"}}],"a":{"page":{"token":"` + own + `"},"sort_key":"` + own + `"}}`, sees: true},
+		{path: "/v1", kind: multi, body: partOf("page_token", own) + partOf(`x"; filename="x.json`, `{"api_key":"`+own+`"}`), sees: true},
+		{path: "/unseen", kind: j, coding: "gzip", body: zip(large + `"sort_key":"x","max_tokens":1}`), header: "X-Max-Tokens", sees: true},
 		{path: "/v1?page_token=" + own, header: "Idempotency-Key", kind: j, body: large + `"max_tokens":1,"page_token":"x","client_secret":"` + c.Placeholder() + `"}`, sees: true},
 		{path: "/v1", kind: form, body: "page_token=" + own, sees: true},
 		{path: "/allowed?client_secret=" + own, header: "x-hook-secret", kind: j, body: `{"client_secret":"` + own + `"}`, sees: true},
@@ -90,7 +105,9 @@ func TestOwnCredentials(t *testing.T) {
 				req, _ := http.NewRequest("POST", "https://api.example.com"+x.path, body)
 				id := fmt.Sprint(i, h2, known)
 				req.Header.Set("X-Case", id)
-				if x.header != "" {
+				if name, value, ok := strings.Cut(x.header, ": "); ok {
+					req.Header.Set(name, value)
+				} else if x.header != "" {
 					req.Header.Set(x.header, own)
 				}
 				if x.kind != "" {
@@ -132,6 +149,76 @@ func TestOwnCredentials(t *testing.T) {
 		if seen := got[id]; strings.Contains(seen, own) || strings.Contains(seen, "}") {
 			t.Errorf("of case %s, which was refused, upstream saw %.300s", id, seen)
 		}
+	}
+}
+
+// partOf returns a part of a multipart body.
+func partOf(name, value string) string {
+	return "\r\n--next\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value
+}
+
+// TestOwnCredentialAsked: a person is asked about the name of a field before anything has
+// left, and the answer holds for it alone. Nobody is asked about honest fields.
+func TestOwnCredentialAsked(t *testing.T) {
+	up := &recordingUpstream{}
+	var now atomic.Value // Ruling
+	p := &person{}
+	p.answer = func(_ context.Context, h Held) Answer {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		if strings.Contains(up.got.String(), "agents-own") {
+			t.Errorf("left before the answer: %.200q", up.got.String())
+		}
+		return Answer{Ruling: now.Load().(Ruling), Message: "said somebody"}
+	}
+	_, _, with := keyed(t, reflectedKey)
+	o := newTLSWorld(t, `routes:
+  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}
+  - {host: api.example.com, token_env: KEY, dlp: {outbound_detectors: false}}
+`, up, with, p.option)
+	digests := map[string]string{}
+	for _, path := range []string{"/v1", "/unseen"} {
+		for _, x := range []struct{ kind, body, field string }{
+			{"application/json", `{"api_key":"agents-own"}`, "api_key"},
+			{"application/json", `{"a":[{"api_key":"agents-own"}]}`, "api_key"},
+			{"application/x-www-form-urlencoded", "client_secret=agents-own", "client_secret"},
+			{"multipart/form-data; boundary=next", partOf("token", "agents-own"), "token"},
+			{"application/json", `{"page_token":"agents-own"}`, ""},
+		} {
+			for _, ruling := range []Ruling{RulingPass, rulingBlock, RulingMask} {
+				now.Store(ruling)
+				res, err := o.client(true).Post("https://api.example.com"+path, x.kind, strings.NewReader(x.body))
+				status, text := 0, []byte(nil)
+				if err == nil {
+					status = res.StatusCode
+					text, _ = io.ReadAll(res.Body)
+					res.Body.Close()
+				}
+				asked, got, what := p.take(), up.take(), fmt.Sprintf("%s%s, ruling %d: %d %s", path, x.body, ruling, status, text)
+				if x.field == "" {
+					if len(asked) != 0 || status != 200 {
+						t.Errorf("%s: asked %v", what, asked)
+					}
+					continue
+				}
+				if len(asked) != 1 || asked[0].What != ownCredential || !strings.Contains(asked[0].Place, x.field) {
+					t.Fatalf("%s: asked %+v", what, asked)
+				}
+				if d := digests[x.field]; d != "" && d != asked[0].Digest {
+					t.Errorf("%s: another digest", what)
+				}
+				digests[x.field] = asked[0].Digest
+				if passed := status == 200 && strings.Contains(got, x.body); passed != (ruling == RulingPass) {
+					t.Errorf("%s: upstream saw %.200q", what, got)
+				}
+				if ruling == rulingBlock && path == "/v1" && (status != 403 || !strings.Contains(string(text), "said somebody")) {
+					t.Error(what)
+				}
+			}
+		}
+	}
+	if digests["token"] == digests["api_key"] {
+		t.Error("names are not told apart")
 	}
 }
 

@@ -224,3 +224,170 @@ func TestReflectedMessages(t *testing.T) {
 		t.Errorf("closed with %d %s", code, why)
 	}
 }
+
+func eachByte(format string) func(string) string {
+	return func(s string) string {
+		var b strings.Builder
+		for i := range len(s) {
+			fmt.Fprintf(&b, format, s[i])
+		}
+		return b.String()
+	}
+}
+
+// writings are ways to write a key that is repeated. Some hold bytes that headers do not.
+var writings = map[string]struct {
+	write func(string) string
+	bytes bool
+}{
+	"plain": {func(s string) string { return s }, false}, "capitals": {strings.ToUpper, false}, "base64": {based, false},
+	"base64 in JSON":   {func(s string) string { return `{"auths":{"h":{"auth":"` + based(s) + `"}}}` }, false},
+	"hex":              {func(s string) string { return hex.EncodeToString([]byte(s)) }, false},
+	"escapes":          {eachByte(`\u%04x`), false},
+	"percent":          {eachByte("%%%02X"), false},
+	"entities":         {eachByte("&#%d;"), false},
+	"UTF-16":           {eachByte("%c\x00"), true},
+	"gzip":             {zipped, true},
+	"all but one":      {func(s string) string { return s[:19] + s[20:] }, false},
+	"another amid it":  {func(s string) string { return s[:19] + "~" + s[20:] }, false},
+	"without its last": {func(s string) string { return s[:len(s)-1] }, false},
+}
+
+// half reports whether half of form or more stands in text.
+func half(text, form string) bool {
+	for n := 0; n+len(form)/2 <= len(form); n++ {
+		if strings.Contains(text, form[n:n+len(form)/2]) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestReflectedInEveryPlace: each form is found in each place of an answer, byte by byte
+// too, by HTTP/1 and 2; another's key comes in unchanged.
+func TestReflectedInEveryPlace(t *testing.T) {
+	_, _, with := keyed(t, reflectedKey)
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if r.Header.Get("X-Other") != "" {
+			key = anothersKey
+		}
+		form := writings[r.Header.Get("X-Form")].write(key)
+		h, send := rw.Header(), func(s string) {
+			io.WriteString(rw, s)
+			_ = http.NewResponseController(rw).Flush()
+		}
+		switch r.Header.Get("X-Place") {
+		case "body":
+			h.Set("Content-Length", fmt.Sprint(len(form)))
+			io.WriteString(rw, form)
+		case "binary":
+			h.Set("Content-Type", "application/octet-stream")
+			send(form)
+		case "bytes":
+			for _, c := range []byte(form) {
+				send(string([]byte{c}))
+			}
+		case "event":
+			h.Set("Content-Type", "text/event-stream")
+			send("data: " + form + "\n\n")
+			send("data: the end\n\n")
+		case "X-Echo", "Set-Cookie":
+			h.Set(r.Header.Get("X-Place"), "a="+form)
+		case "Location":
+			h.Set("Location", "https://api.example.com/?t="+form)
+			rw.WriteHeader(http.StatusFound)
+		case "trailer":
+			h.Set("Trailer", "X-Echo")
+			send("body")
+			h.Set("X-Echo", form)
+		}
+	}), with)
+	for _, h2 := range []bool{false, true} {
+		c := o.client(h2)
+		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		for name, form := range writings {
+			for _, place := range []string{"body", "binary", "bytes", "event", "X-Echo", "Set-Cookie", "Location", "trailer"} {
+				inHead := place == "X-Echo" || place == "Set-Cookie" || place == "Location" || place == "trailer"
+				if form.bytes && (inHead || place == "event") {
+					continue
+				}
+				for _, other := range []bool{false, true} {
+					req, _ := http.NewRequest("GET", "https://api.example.com/", nil)
+					req.Header.Set("X-Form", name)
+					req.Header.Set("X-Place", place)
+					if other {
+						req.Header.Set("X-Other", "1")
+					}
+					what := fmt.Sprintf("%s in %s, HTTP/2 %v, another's %v", name, place, h2, other)
+					res, err := c.Do(req)
+					if err != nil {
+						if other {
+							t.Errorf("%s: %v", what, err)
+						}
+						continue
+					}
+					body, err := io.ReadAll(res.Body)
+					res.Body.Close()
+					seen := fmt.Sprint(res.Header, string(body), res.Trailer)
+					if own := form.write(reflectedKey); half(seen, own) {
+						t.Errorf("%s: it came in: %q", what, seen)
+					}
+					if other && (err != nil || !strings.Contains(seen, form.write(anothersKey))) {
+						t.Errorf("%s: %v: %q", what, err, seen)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestReflectedInEveryMessage: each form is found in a message of a WebSocket, in frames of
+// one byte, and in one message after the other.
+func TestReflectedInEveryMessage(t *testing.T) {
+	_, _, with := keyed(t, reflectedKey)
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+		io.WriteString(c, accept(r)+"\r\n")
+		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if r.Header.Get("X-Other") != "" {
+			key = anothersKey
+		}
+		form := writings[r.Header.Get("X-Form")].write(key)
+		for i := range len(form) {
+			op := ws.OpContinuation
+			if i == 0 {
+				op = ws.OpBinary
+			}
+			if ws.WriteFrame(c, ws.NewFrame(op, i == len(form)-1, []byte{form[i]})) != nil {
+				return
+			}
+		}
+		_ = ws.WriteFrame(c, ws.NewTextFrame([]byte("the end")))
+		_ = ws.WriteFrame(c, ws.NewCloseFrame(ws.NewCloseFrameBody(ws.StatusNormalClosure, "")))
+		io.Copy(io.Discard, in)
+	}), with)
+	for name, form := range writings {
+		for _, other := range []bool{false, true} {
+			headers := "X-Form: " + name + "\r\n"
+			if other {
+				headers += "X-Other: 1\r\n"
+			}
+			c, _ := o.webSocket(t, "/", headers)
+			var seen strings.Builder
+			for {
+				h, p, err := readFrame(c.in)
+				if err != nil || h.OpCode == ws.OpClose {
+					break
+				}
+				seen.Write(p)
+			}
+			c.Close()
+			if half(seen.String(), form.write(reflectedKey)) {
+				t.Errorf("%s: it came in: %q", name, seen.String())
+			}
+			if other && seen.String() != form.write(anothersKey)+"the end" {
+				t.Errorf("%s: another's is changed: %q", name, seen.String())
+			}
+		}
+	}
+}

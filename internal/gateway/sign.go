@@ -40,7 +40,11 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	want, c := a.route.Options().Credential, a.credential
 	if c != nil {
-		w.fields = c.Fields(req.Header.Get("Content-Type"), a.route.Options().OwnCredentials)
+		var ask func(string) bool
+		if w.asksPerson() {
+			ask = w.askOwn
+		}
+		w.fields = c.Fields(req.Header.Values("Content-Type"), a.route.Options().OwnCredentials, ask)
 	}
 	if want.IsZero() {
 		if err := w.request(req); err != nil {

@@ -192,6 +192,9 @@ func parseRoute(s string, private bool) (Route, error) {
 	return parseName(r, host)
 }
 
+// howPrivate says how a flag and a file name what is private.
+const howPrivate = "--allow-private, or private: true in a file"
+
 func parseName(r Route, host string) (Route, error) {
 	base, wildcard := strings.CutPrefix(host, "*.")
 	if strings.Contains(base, "*") {
@@ -209,9 +212,9 @@ func parseName(r Route, host string) (Route, error) {
 	case r.private:
 		return r, nil
 	case name == HostGateway:
-		return Route{}, errors.New("the host's own loopback needs --allow-private")
+		return Route{}, errors.New("the host's own loopback needs " + howPrivate)
 	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
-		return Route{}, fmt.Errorf("inside a bottle %s is the bottle itself; for a server on this machine use --allow-private %s:PORT", name, HostGateway)
+		return Route{}, fmt.Errorf("inside a bottle %s is the bottle itself; for a server on this machine name %s:PORT, with %s", name, HostGateway, howPrivate)
 	}
 	return r, nil
 }
@@ -272,12 +275,12 @@ func checkLiteral(addr netip.Addr, private bool) error {
 	}
 	switch class := Classify(addr); class {
 	case ClassLoopback:
-		return fmt.Errorf("inside a bottle %v is the bottle itself; for a server on this machine use --allow-private %s:PORT", addr, HostGateway)
+		return fmt.Errorf("inside a bottle %v is the bottle itself; for a server on this machine name %s:PORT, with %s", addr, HostGateway, howPrivate)
 	case classMulticast, classBroadcast, classUnspecified, classReserved, ClassUnknown:
 		return fmt.Errorf("%v is a %s address, which no connection can go to", addr, class)
 	case classMetadata, classTranslated:
 		if !private {
-			return fmt.Errorf("%v is a %s address; it needs --allow-private", addr, class)
+			return fmt.Errorf("%v is a %s address; it needs %s", addr, class, howPrivate)
 		}
 	}
 	return nil
@@ -294,7 +297,7 @@ func checkWildcard(base string, private bool) error {
 		return fmt.Errorf("anybody can own a name under %s; name the domain", base)
 	}
 	if !private {
-		return fmt.Errorf("*.%s covers a whole top-level domain; for a private one use --allow-private", base)
+		return fmt.Errorf("*.%s covers a whole top-level domain; a private one needs %s", base, howPrivate)
 	}
 	return nil
 }

@@ -5,10 +5,10 @@ import "strings"
 // explanations explains the reason codes of policy and gateway. Receipts keep the
 // code, which programs compare; people read the explanation.
 var explanations = map[string]string{
-	"no-route":              "no --allow names it",
-	"port":                  "no --allow names this port",
+	"no-route":              "no route names it",
+	"port":                  "no route names this port",
 	"bad-name":              "not a host name",
-	"literal":               "an address that no --allow names",
+	"literal":               "an address that no route names",
 	"unknown-address":       "no name was asked for first",
 	"gateway-address":       "nothing is served there",
 	"udp":                   "UDP does not leave",

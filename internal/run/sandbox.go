@@ -102,7 +102,7 @@ func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authorit
 			return err
 		}
 	}
-	conf := gateway.Config{Host: pair.Host, Channels: channels, Wire: v.plan.Net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.Dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.Credentials.Of, Secrets: v.plan.Watched, Inside: v.plan.GitGrant.Inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.Digests}
+	conf := gateway.Config{Host: pair.Host, Channels: channels, Wire: v.plan.Net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.Dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.Credentials.Of, Secrets: v.plan.Watched, Inside: v.plan.GitGrant.Inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.Digests, Declared: v.plan.Declared}
 	if asked != nil {
 		conf.Ask, conf.AskKey = asked, v.plan.AskKey
 		if conf.Inside == nil {

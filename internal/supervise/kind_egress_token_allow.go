@@ -36,6 +36,10 @@ type EgressTokenAllow struct {
 	Path   string `json:"path,omitempty"`
 }
 
+// ownCredential is the rule of a field of a body whose name says that it is a credential
+// of the program's own. Value and Length are then of the name.
+const ownCredential = "own-credential"
+
 // TokenAction says what to do with a value.
 type TokenAction string
 
@@ -84,6 +88,9 @@ func (p EgressTokenAllow) Bare() Payload {
 
 // Title implements Payload.
 func (p EgressTokenAllow) Title() string {
+	if p.Rule == ownCredential && p.Action == TokenAllow {
+		return "send the program's own credential, beside the route's, to " + p.Host
+	}
 	return fmt.Sprintf("%s a value (%s) to %s", map[TokenAction]string{TokenAllow: "send", TokenRedact: "mask"}[p.Action], p.Rule, p.Host)
 }
 
@@ -103,11 +110,15 @@ func (p EgressTokenAllow) Describe(d *Detail) {
 	d.field("found in", p.Place)
 	d.field("found by", p.Rule)
 	d.field("looks like", p.Shown)
-	d.field("length", fmt.Sprintf("%d bytes", p.Length))
+	may := "this field, with any value, may go to this host for the bottle's life"
+	if p.Rule != ownCredential {
+		may = "this value may go to this host for the bottle's life"
+		d.field("length", fmt.Sprintf("%d bytes", p.Length))
+	}
 	d.field("fingerprint", p.Value)
 	d.field("route", p.Route)
 	d.field("if approved", map[TokenAction]string{
-		TokenAllow:  "this value may go to this host for the bottle's life",
+		TokenAllow:  may,
 		TokenRedact: "the request goes on with the value masked",
 	}[p.Action])
 }

@@ -527,3 +527,20 @@ func TestManyRoutes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestOwnCredential: the question about a field with a credential of the program's own says
+// that it is about the field, and not about one value.
+func TestOwnCredential(t *testing.T) {
+	for rule, want := range map[string][2]string{
+		ownCredential:     {"send the program's own credential, beside the route's, to api.example.com", "this field, with any value, may go to this host"},
+		"generic-api-key": {"send a value (generic-api-key) to api.example.com", "this value may go to this host"},
+	} {
+		p := token(TokenAllow)
+		p.Rule = rule
+		var d Detail
+		p.Describe(&d)
+		if text := fmt.Sprint(d); p.Title() != want[0] || !strings.Contains(text, want[1]) || strings.Contains(text, "16 bytes") == (rule == ownCredential) {
+			t.Errorf("%s: %s: %s", rule, p.Title(), text)
+		}
+	}
+}

@@ -271,19 +271,22 @@ func ownCredentials() []Attack {
 			return out
 		}),
 		owns("own-names", "Send them in headers and parameters that no list has, but that name a credential by their words.", func(*Env) (out []message) {
-			for _, h := range []string{"apikey", "X-Token", "X-API-TOKEN", "X-Auth-Key", "DD-API-KEY", "DD-APPLICATION-KEY", "xi-api-key", "X-Authorization", "X-Forwarded-Authorization", "x_session_token", "X-Client-Secret", "XApiKey", "X-JWT", "Access-Token"} {
+			for _, h := range []string{"apikey", "X-Token", "X-API-TOKEN", "X-Auth-Key", "DD-API-KEY", "DD-APPLICATION-KEY", "xi-api-key", "X-Authorization", "X-Forwarded-Authorization", "x_session_token", "X-Client-Secret", "XApiKey", "X-JWT", "Access-Token", "Authorization-Bin"} {
 				out = append(out, message{method: "GET", target: "/v1/echo/none", head: []string{h + ": " + Own}})
+			}
+			for _, p := range []string{"realtime, openai-insecure-api-key." + Own, "base64url.bearer.authorization.k8s.io." + Own, "bearer, " + Own} {
+				out = append(out, message{method: "GET", target: "/v1/echo/none", head: []string{"Sec-WebSocket-Protocol: " + p}})
 			}
 			for _, q := range []string{"auth_token", "oauth_token", "client_secret", "clientSecret", "accessToken", "xapikey", "client_assertion", "user[password]", "page_access_token", "subscription-key", "refresh%5Ftoken"} {
 				out = append(out, message{method: "GET", target: "/v1/echo/none?" + q + "=" + Own})
 			}
 			return out
 		}),
-		{ID: "own-fields", How: "Send them as fields of forms and JSON: at the top, in params, escaped, compressed, and as what they are not said to be.", Defence: "a body whose field names a credential is refused", Source: "generic", Judge: ByHost,
+		{ID: "own-fields", How: "Send them as fields of forms, JSON and parts: at the top, in params, deep, escaped, compressed, and as what they are not said to be.", Defence: "a body whose field names a credential is refused", Source: "generic", Judge: ByHost,
 			Control: func(e *Env) error {
 				s := speakTo(e.Cred)
 				defer s.close()
-				_, err := s.send(&message{target: "/v1/echo/none", head: []string{"Content-Type: application/json"}, body: `{"page_token":"x","max_tokens":1,"key":"y"}`}, "")
+				_, err := s.send(&message{target: "/v1/echo/none", head: []string{"Content-Type: application/json"}, body: `{"page_token":"x","max_tokens":1,"key":"y","a":{"next_token":"a-cursor-of-pages"},"messages":[{"token":"a-word-of-a-model"}]}`}, "")
 				return err
 			},
 			Try: func(e *Env) error {
@@ -292,6 +295,9 @@ func ownCredentials() []Attack {
 					{"application/json", `{"api_key":"` + Own + `"}`}, {"application/json", `{"a":[{"x":"}"}],"\u0061ccess_token" : "` + Own + `"}`}, {"application/json", `{"params":{"auth":"` + Own + `"}}`},
 					{"application/json", `{"auth":{"token":"` + Own + `"}}`}, {"application/json", `{"token":"` + os.Getenv(Key) + Own + `"}`}, {"text/plain", `{"apiKey":"` + Own + `"}`},
 					{"application/x-www-form-urlencoded", "client_secret=" + Own}, {"application/x-www-form-urlencoded", "a=b&client%5Fsecret=" + Own}, {"application/x-www-form-urlencoded", `{"password":"` + Own + `"}`},
+					{"application/json", `{"a":{"b":[{"api_key":"` + Own + `"}]}}`}, {"application/json", `{"variables":{"token":{"value":"Bearer ` + Own + `"}}}`}, {"image/png", `{"api_key":"` + Own + `"}`},
+					{"application/x-www-form-urlencoded", "a%5Bb%5D%5Bapi_key%5D=" + Own}, {"multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=\"api_key\"\r\n\r\n" + Own + "\r\n--b--"},
+					{"multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=operations\r\n\r\n{\"variables\":{\"token\":\"" + Own + "\"}}\r\n--b--"},
 					{"application/json\r\nContent-Encoding: gzip", gzipped(`{"client_secret":"` + Own + `"}`)}, {"application/json", `{"text":"` + strings.Repeat("words ", 20000) + `","secret":"` + Own + `"}`},
 				} {
 					tries = append(tries, try{b[1][:min(len(b[1]), 40)], func() error {

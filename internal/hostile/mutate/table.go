@@ -84,6 +84,12 @@ var mutants = []mutant{
 		{"internal/credential", on, "!heads[head] || of(flags)", ""}}},
 	{"fields-say-nothing", "W4", "an agent's own key goes out in a field of a body", "internal/credential.TestFields", []change{
 		{"internal/credential", off, "f.placeholder[f.at] != c", ""}}},
+	{"nested-fields-say-nothing", "W4", "an agent's own key goes out deep in a JSON body", "internal/credential.TestFields", []change{
+		{"internal/credential", off, "f.opaque(f.word)", ""}}},
+	{"nobody-is-asked-about-fields", "W4", "an agent's own key goes out though a person said no", "internal/credential.TestFieldsAsked", []change{
+		{"internal/credential", off, "f.ask == nil || !f.ask(name)", ""}}},
+	{"searches-go-on-without-rules", "W4", "a server's answer is not searched for the credential where the search can't be prepared", "internal/credential.TestUnprepared", []change{
+		{"internal/credential", off, "f.s.bad != nil", ""}}},
 	{"answers-are-not-searched", "W4", "a server repeats the credential in base64, hex or compressed", "internal/credential.TestReflected", []change{
 		{"internal/credential", on, "len(s.hidden) == 0", ""}}},
 	{"own-credentials-stay", "W4", "what the agent puts where credentials stand goes out beside the route's own", "internal/credential.TestSign", []change{

@@ -65,6 +65,8 @@ type Plan struct {
 	Identity *Identity
 	GitGrant *Grant // whose repositories are served; nil: there are none
 
+	// Declared says that manifests of a bottle name the routes, and no flags.
+	Declared bool
 	// Digests makes the gateway report the digest of each answer.
 	Digests bool
 
@@ -86,7 +88,7 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 	}
 	p := &Plan{Mode: o.Mode, Net: wire.DefaultConfig(), Digests: o.Told != nil}
 	if o.Grant != nil {
-		p.Identity = o.Grant.Identity
+		p.Declared, p.Identity = true, o.Grant.Identity
 	}
 	if o.Supervise {
 		p.Asking = true
