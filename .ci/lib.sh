@@ -84,14 +84,15 @@ prepare() {
 as_user() { runuser -u "$user" -- env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" CARBOY_TEST_EVERY_CHANGE=1 HOME="/home/$user" USER="$user" "$@"; }
 as_root() { env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" HOME=/root USER=root "$@"; }
 
-# install_parts installs what no distribution has in a package.
+# install_parts AGENT... installs what no distribution has in a package, and these agents.
+# Without one they are the two that need least; docs/agents.md has all.
 install_parts() {
+    [ $# -gt 0 ] || set -- pi-coding-agent claude-code
     local registry plugin=/opt/compose/docker-compose
     registry=$(npm config get registry 2>/dev/null || true)
     if [ -n "$registry" ] && curl -fsS --max-time 15 -o /dev/null "$registry"; then
-        # The two that need least; docs/agents.md has all. npm's own list of whom to
-        # trust is not this machine's.
-        as_user npm_config_registry="$registry" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt internal/agenttest/install.sh "$work/agents" pi-coding-agent claude-code
+        # npm's own list of whom to trust is not this machine's.
+        as_user npm_config_registry="$registry" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt internal/agenttest/install.sh "$work/agents" "$@"
         agents=$work/agents
     else
         echo 'npm, or its registry, cannot be reached from here, so NO real agent was run in a bottle'

@@ -357,18 +357,25 @@ func newHost(t testing.TB) *host {
 	write(t, h.ws+"/calc.js", wrong+"\n")
 	write(t, h.ws+"/test.js", "const {add} = require('./calc.js');\nif (add(2, 3) !== 5) { console.error('add(2, 3) is ' + add(2, 3)); process.exit(1); }\nconsole.log('all tests pass');\n")
 	repository(t, h.ws)
-	if os.Geteuid() == 0 { // a command in a bottle is never root
-		err := filepath.WalkDir(h.ws, func(path string, _ fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			return os.Lchown(path, nobody, nobody)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.give(t)
 	return h
+}
+
+// give makes the workspace belong to the bottle's user.
+func (h *host) give(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 { // a command in a bottle is never root
+		return
+	}
+	err := filepath.WalkDir(h.ws, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, nobody, nobody)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (h *host) env(name string) string { return h.vars[name] }

@@ -173,10 +173,14 @@ func translate(s Step, tools []tool) (call, error) {
 	if !ok {
 		return call{}, fmt.Errorf("%s takes no command", t.name)
 	}
+	args := map[string]any{key: s.Run}
 	if t.schema.Properties[key].is("array") {
-		return t.call(map[string]any{key: []string{"bash", "-lc", s.Run}}), nil
+		args[key] = []string{"bash", "-lc", s.Run}
 	}
-	return t.call(map[string]any{key: s.Run}), nil
+	if _, ok := t.schema.Properties["yield_time_ms"]; ok {
+		args["yield_time_ms"] = 30000 // codex goes on without the result after ten seconds
+	}
+	return t.call(args), nil
 }
 
 func names(tools []tool) string {

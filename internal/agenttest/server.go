@@ -35,6 +35,8 @@ type Server struct {
 	OnStep func(n int)
 	// Others handles paths that are of no vendor's API. They need no key.
 	Others map[string]http.HandlerFunc
+	// Tape records all exchanges. It may be nil.
+	Tape *Tape
 
 	key    string
 	script Script
@@ -135,6 +137,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxBody))
+	exchange := s.Tape.begin(r, body)
 	if err == nil && r.Header.Get("Content-Encoding") == "zstd" {
 		body, err = unzstd(body)
 	}
@@ -156,6 +159,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusUnauthorized, "invalid key")
 		return
 	}
+	answerHeader(rw.Header(), r.Host, n)
 	if isSocket(r) {
 		c, _, _, err := ws.UpgradeHTTP(r, rw)
 		if err != nil {
@@ -163,9 +167,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer c.Close()
-		s.converse(c, r)
+		s.converse(c, r, exchange)
 		return
 	}
+	rw = exchange.listen(rw)
 	for _, v := range vendors {
 		if v.serves(r) {
 			s.answer(rw, r, body, v)
@@ -200,6 +205,8 @@ type modelQuery struct {
 	results []string
 	// body is the body of the request.
 	body string
+	// thinks means that the client wants thoughts, hidden that it wants no text of them.
+	thinks, hidden bool
 	// wantsJSON means that the answer must match a JSON schema in the request.
 	wantsJSON bool
 }
@@ -244,13 +251,14 @@ func isSocket(r *http.Request) bool {
 
 // converse answers the requests on a WebSocket. Each request holds only the news since the
 // response that it names.
-func (s *Server) converse(c net.Conn, r *http.Request) {
+func (s *Server) converse(c net.Conn, r *http.Request, x *taped) {
 	results := map[string][]string{} // by the id of the response
 	for {
 		body, err := wsutil.ReadClientText(c) // joins the frames of a message
 		if err != nil {
 			return
 		}
+		x.message(false, body)
 		s.mu.Lock()
 		s.requests = append(s.requests, Request{r.Host, "WEBSOCKET", r.URL.RequestURI(), true, r.Header, body})
 		s.mu.Unlock()
@@ -270,7 +278,7 @@ func (s *Server) converse(c net.Conn, r *http.Request) {
 		}
 		a.stream, a.body = true, string(body)
 		a.results = append(slices.Clone(results[more.Previous]), a.results...)
-		e := &events{socket: c}
+		e := &events{socket: c, exchange: x}
 		if more.Generate != nil && !*more.Generate {
 			o := object{"id": "resp_warm", "object": "response", "status": "completed", "model": a.model, "output": []any{}}
 			e.send("", object{"type": "response.created", "sequence_number": 0, "response": o})
@@ -283,7 +291,7 @@ func (s *Server) converse(c net.Conn, r *http.Request) {
 			return
 		}
 		rep.model = a.model
-		results[fmt.Sprintf("resp_%d", rep.id)] = a.results
+		results[responseID(rep)] = a.results
 		writeResponses(e, a, rep)
 	}
 }
@@ -348,6 +356,8 @@ type events struct {
 	c       *http.ResponseController
 	started bool
 	socket  net.Conn
+	// exchange records what goes to socket.
+	exchange *taped
 }
 
 // send sends one event. name is empty for an event without a name.
@@ -357,6 +367,7 @@ func (e *events) send(name string, v any) {
 		b = compact(v)
 	}
 	if e.socket != nil {
+		e.exchange.message(true, []byte(b))
 		_ = wsutil.WriteServerText(e.socket, []byte(b))
 		return
 	}

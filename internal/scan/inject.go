@@ -90,7 +90,7 @@ var phrases = []struct {
 		``},
 	{"disclose-secret", discloses,
 		`(?:reveal|print|show|display|output|disclose|leak|share|tell|give|list|dump|expose|send|return|write|provide|paste|echo|cat|read|include|append|exfiltrate|upload|post|forward|email|transmit|copy|submit|encode|steal|collect|extract|curl|put|embed)(?: [a-z0-9]{1,14}){0,6} `,
-		`(?:api keys?|api tokens?|access tokens?|auth tokens?|secret keys?|secrets|passwords?|credentials?|environment variables|env vars|env file|dotenv|private keys?|ssh keys?|id rsa|aws credentials|bearer tokens?|session tokens?|cookies|github tokens?|tokens)`,
+		`(?:api keys?|api tokens?|access tokens?|auth tokens?|secret keys?|secrets|passwords?|credentials?|environment variables|env vars|env file|dotenv|private keys?|ssh keys?|id rsa|aws credentials|bearer tokens?|session tokens?|cookies|github tokens?|(?:the|your|all|any|my|our|their|these|those) tokens)`, // not output_tokens, which models' vendors count
 		``},
 	{"whose-prompt", discloses,
 		`(?:my|your|our|here is the|heres the|this is the|the (?:new|actual|real|current)) (?:own |new |full |actual |real |secret |current |entire |original )?`,

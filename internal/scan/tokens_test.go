@@ -258,6 +258,7 @@ func TestVendorForms(t *testing.T) {
 			strings.Repeat("a", n), strings.Repeat("A", n), strings.Repeat("ab", n)[:n], strings.Repeat("0", n),
 			strings.Repeat("abcdefghijklmnopqrstuvwxyz0123456789", 6)[:n], strings.Repeat("A1b2C3d4E5f6", 17)[:n],
 			randomOf(rng, lowers+uppers+digits, n), randomOf(rng, lowers, n), "false" + randomOf(rng, lowers+uppers+digits, n-5),
+			strings.Repeat("x", n-6) + randomOf(rng, lowers+uppers+digits, 5) + "7",
 		}
 	}
 	around := []struct{ before, after string }{{"", ""}, {"token: ", "\n"}, {`{"key":"`, `"}`}, {"-H 'x-key: ", "'"}, {"CLAUDE_CODE_OAUTH_TOKEN=", "\n"}, {"/v1/", "/x"}, {"a?k=", "&b=1"}}
@@ -301,6 +302,9 @@ func TestVendorForms(t *testing.T) {
 		"Bearer config.authentication.accessToken.value", "bearer authentication is described in RFC 6750", "the bearer of-this-letter-may-pass-through-the-gate", "Bearer YOUR_ACCESS_TOKEN_FROM_THE_DASHBOARD", "Bearer thisIsTheNameOfOneVariableInCamelCase", "AK" + "IASHORT",
 		"Bearer carboy-placeholder-" + randomOf(rng, lowers+digits, 40), "xoxb-your-token-goes-here-please", "sk_test_key", "sk-learn==1.5.0",
 	}
+	x := strings.Repeat("x", 40)
+	honest = append(honest, "sk-"+"ant-"+x[:20], "sk-"+"ant-api03-"+x, "sk-"+"proj-"+x, "sk-"+x, "gh"+"p_"+x[:36], "github_"+"pat_"+x, "gl"+"pat-"+x[:20], "AK"+"IA"+strings.Repeat("X", 16),
+		"AI"+"za"+strings.Repeat("X", 35), "xo"+"xb-"+x[:12]+"-"+x[:12]+"-"+x[:24], "sk_"+"live_"+x[:24], "Bearer "+x, "Bearer sk-"+"ant-api03-"+x, "gsk_"+x+x[:12])
 	for e := range examples {
 		honest = append(honest, e)
 	}
