@@ -7,6 +7,7 @@ import (
 	"math/rand"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,10 +36,17 @@ func child(what string) {
 		}
 		return nil
 	}
+	if room, _ := strconv.ParseUint(os.Getenv("CHANGE_TEST_FSIZE"), 10, 64); room > 0 {
+		signal.Ignore(unix.SIGXFSZ) // so that writes fail, git's too
+		_ = unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: room, Max: room})
+	}
 	plain := os.Getenv("CHANGE_TEST_PLAIN") != ""
 	s, err := OpenSet(os.Getenv("CHANGE_TEST_RUN"))
 	if err == nil && what == "land" {
-		_, err = Land(context.Background(), s, LandOptions{IncludeProtected: true, fault: fault, plain: plain})
+		var rep *LandReport
+		if rep, err = Land(context.Background(), s, LandOptions{IncludeProtected: true, fault: fault, plain: plain}); err == nil {
+			fmt.Println(rep.Withheld)
+		}
 	} else if err == nil {
 		_, err = Undo(context.Background(), s, UndoOptions{fault: fault, plain: plain})
 	}

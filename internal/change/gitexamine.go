@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +32,8 @@ func (s *Set) Refs(ctx context.Context, policy Policy) ([]RefChange, error) {
 		return nil, err
 	}
 	var all []RefChange
-	for _, dir := range dirs {
-		r, err := openRepository(ctx, s, tree{root}, run, dir)
+	for i, dir := range dirs {
+		r, err := openRepository(ctx, s, tree{root}, run, dir, i >= maxRepos)
 		if err != nil {
 			return nil, fmt.Errorf("look at the commits of %s: %w", show(dot(dir)), err)
 		}
@@ -75,67 +76,79 @@ func (r *repository) examine(ctx context.Context, policy Policy, wanted func(*Re
 	chosen := 0
 	for i := range refs {
 		c := &refs[i]
-		if never != "" {
+		switch {
+		case never != "":
 			c.Never = never
-		} else if c.Never == "" && chosen == maxRefs {
+		case c.Never != "" || !wanted(c):
+		case chosen == maxRefs && !c.CheckedOut:
 			c.Never = fmt.Sprintf("more than %d references changed: push the others, or fetch them", maxRefs)
-		} else if c.Never == "" && wanted(c) {
+		case !c.CheckedOut:
 			chosen++
 		}
 	}
-	if chosen == 0 {
-		return refs, nil
-	}
 	if err := r.look(ctx, policy, refs, wanted); err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		for i := range refs {
-			refs[i].Never = "its commits can't be looked at: " + err.Error()
-		}
+		return nil, err
 	}
 	// What the host has already is no change.
 	return slices.DeleteFunc(refs, func(c RefChange) bool { return c.Name == "" }), nil
 }
 
-// look takes the objects of the picked references into the store, and describes them.
+// look takes the objects of the picked references into the store, and describes them. What
+// goes wrong with one reference has no effect on what is said of another: a landing looks at
+// fewer of them than a diff.
 func (r *repository) look(ctx context.Context, policy Policy, refs []RefChange, wanted func(*RefChange) bool) error {
-	if err := r.readObjects(ctx); err != nil {
-		return err
-	}
-	var need []gitobject.ID
-	for i := range refs {
-		c := &refs[i]
-		if c.Never != "" || c.New == "" || !wanted(c) {
-			continue
-		}
-		ids, why, err := r.need(ctx, c.New)
-		if err != nil {
-			return err
-		}
-		c.Never = why
-		need = append(need, ids...)
-	}
-	faults, err := r.receive(ctx, need)
-	if err != nil {
-		return err
-	}
-	others := r.otherWorktrees()
 	for i := range refs {
 		c := &refs[i]
 		if c.Never != "" || !wanted(c) {
 			continue
 		}
-		c.Protected = faults
-		if where, ok := others[c.Name]; ok {
-			c.Never = "the linked work tree " + show(where) + " has it checked out"
-			continue
+		err := r.lookAt(ctx, policy, c)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		if err := r.describe(ctx, policy, c); err != nil {
-			return err
+		if err != nil {
+			c.Never = "its commits can't be looked at: " + err.Error()
 		}
 	}
 	return nil
+}
+
+func (r *repository) lookAt(ctx context.Context, policy Policy, c *RefChange) error {
+	if err := r.readObjects(ctx); err != nil {
+		return err
+	}
+	if c.New != "" {
+		need, why, err := r.need(ctx, c.New)
+		if c.Never = why; err != nil || why != "" {
+			return err
+		}
+		if err := r.receive(ctx, c, need); err != nil || c.Never != "" {
+			return err
+		}
+	}
+	if where, ok := r.otherWorktrees()[c.Name]; ok {
+		c.Never = "the linked work tree " + show(where) + " has it checked out"
+		return nil
+	}
+	if c.CheckedOut {
+		if c.Never = r.underWay(); c.Never != "" {
+			return nil
+		}
+	}
+	return r.describe(ctx, policy, c)
+}
+
+// underWay returns what git has begun on the host and not ended, as a reason to leave the
+// branch alone, "" if there is nothing.
+func (r *repository) underWay() string {
+	for name, what := range map[string]string{
+		"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-wanted", "REVERT_HEAD": "revert", "rebase-apply": "rebase or am", "rebase-merge": "rebase",
+	} {
+		if typ, _ := hostAt(r.t, r.path(name)); typ != "" && !r.fresh {
+			return "a " + what + " is under way on the host: end it there, with the files that landed, or abort it and land again"
+		}
+	}
+	return ""
 }
 
 // otherWorktrees returns the branches that linked work trees have checked out.
@@ -252,21 +265,30 @@ func (r *repository) contents(ctx context.Context, policy Policy, c *RefChange, 
 	if err != nil {
 		return err
 	}
-	if err := r.protect(ctx, policy, c, append(slices.Clone(files), between...)); err != nil {
+	if err := r.protect(ctx, policy, c, commit, append(slices.Clone(files), between...)); err != nil {
 		return err
 	}
-	if len(files) > maxRefFiles {
-		files = files[:maxRefFiles]
-	}
-	c.Files = files
-	if head, err := r.bottleFile("HEAD", 4096); err == nil && headOf(head) == c.Name {
+	c.Files, c.FileCount = files, len(files)
+	if head, err := r.bottleFile("HEAD", 4096); c.CheckedOut || err == nil && headOf(head) == c.Name {
 		r.compare(ctx, c)
 		files = c.Unseen()
 	}
+	c.Files = listed(c.Files, maxRefFiles)
 	return r.patch(ctx, c, files, base, commit)
 }
 
-// patch shows what changes in files.
+// listed returns at most n of the files. If that is not all, those that the work tree does
+// not show come first.
+func listed(files []RefFile, n int) []RefFile {
+	if len(files) <= n {
+		return files
+	}
+	seen := slices.DeleteFunc(slices.Clone(files), func(f RefFile) bool { return f.Unseen })
+	hidden := slices.DeleteFunc(files, func(f RefFile) bool { return !f.Unseen })
+	return append(hidden, seen...)[:n]
+}
+
+// patch shows what changes in files. The attributes of no work tree have a say in how.
 func (r *repository) patch(ctx context.Context, c *RefChange, files []RefFile, base, commit string) error {
 	args := []string{"diff-tree", "-r", "-p", "--no-renames", base, commit, "--"}
 	for _, f := range files[:min(len(files), maxPatched)] {
@@ -275,9 +297,16 @@ func (r *repository) patch(ctx context.Context, c *RefChange, files []RefFile, b
 	if len(files) == 0 {
 		return nil
 	}
-	res, err := r.run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: r.queryArgs(args...), Dir: r.where(), Timeout: gitPatience,
+	objects := r.hostObjects()
+	if r.fresh {
+		objects = r.storeObjects()
+	}
+	res, err := r.run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: append([]string{"query", objects}, args...), Dir: r.store, Timeout: gitPatience,
 		Stdout: hostexec.Keep{Head: maxPatch, Tail: 1}})
 	c.Patch = Bytes(res.Stdout.Text())
+	if n := len(files) - maxPatched; n > 0 {
+		c.Patch += Bytes(fmt.Sprintf("… and %d more files, not shown\n", n))
+	}
 	return err
 }
 
@@ -303,9 +332,13 @@ func rawDiff(b []byte) ([]RefFile, error) {
 }
 
 // protect adds why the files that come with a reference are protected, as in the work tree.
-func (r *repository) protect(ctx context.Context, policy Policy, c *RefChange, files []RefFile) error {
+func (r *repository) protect(ctx context.Context, policy Policy, c *RefChange, commit string, files []RefFile) error {
 	v := newView(r.t, r.s)
 	said := map[string]bool{}
+	bare, err := r.bareIn(ctx, v, commit, files)
+	if err != nil {
+		return err
+	}
 	for _, f := range files {
 		rel := join(r.dir, string(f.Path))
 		typ := File
@@ -313,12 +346,19 @@ func (r *repository) protect(ctx context.Context, policy Policy, c *RefChange, f
 			typ = Symlink
 		}
 		reasons := policy.Path(rel, typ)
+		if within(bare, string(f.Path)) {
+			reasons = append(reasons, isBare)
+		}
 		if typ == Symlink {
 			target, err := r.git(ctx, nil, "cat-file", "-p", f.id)
 			if err != nil {
 				return err
 			}
 			reasons = append(reasons, v.link(policy, rel, string(target))...)
+			if climbs(string(target)) {
+				// The commit may hold a link where the work tree has a directory.
+				reasons = append(reasons, Reason{"link-out", "it is a symbolic link that leads up again after a name, and may lead out of the workspace"})
+			}
 		}
 		for _, why := range reasons {
 			text := show(rel) + " in its commits: " + why.Why
@@ -330,6 +370,58 @@ func (r *repository) protect(ctx context.Context, policy Policy, c *RefChange, f
 		}
 	}
 	return nil
+}
+
+// bareIn returns the directories that files of commits make bare repositories, with what
+// the newest commit and the work tree have there.
+func (r *repository) bareIn(ctx context.Context, v *view, commit string, files []RefFile) (map[string]bool, error) {
+	names := []string{"head", "objects", "refs", "commondir"}
+	parts := map[string]int{}
+	add := func(rel string, fresh bool) {
+		for dir := rel; dir != "."; dir = path.Dir(dir) {
+			up := path.Dir(dir)
+			if bit := slices.Index(names, fold(path.Base(dir))); bit >= 0 && (fresh || parts[up] != 0) {
+				parts[up] |= 1 << bit
+			}
+		}
+	}
+	for _, f := range files {
+		if f.Status != "D" {
+			add(string(f.Path), true)
+		}
+	}
+	if len(parts) == 0 {
+		return nil, nil
+	}
+	all, err := r.git(ctx, nil, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
+	if err != nil {
+		return nil, err
+	}
+	for rel := range strings.SplitSeq(strings.TrimSuffix(string(all), "\x00"), "\x00") {
+		add(rel, false)
+	}
+	bare := map[string]bool{}
+	for dir, p := range parts {
+		for bit, name := range []string{"HEAD", "objects", "refs", "commondir"} {
+			if typ, _ := v.at(join(r.dir, join(strings.TrimPrefix(dir, "."), name))); typ != "" {
+				p |= 1 << bit
+			}
+		}
+		bare[dir] = p&0b111 == 0b111 || p&0b1001 == 0b1001
+	}
+	return bare, nil
+}
+
+// climbs reports whether ".." follows a name in a path.
+func climbs(target string) bool {
+	down := false
+	for comp := range strings.SplitSeq(target, "/") {
+		if comp == ".." && down {
+			return true
+		}
+		down = down || comp != ".." && comp != "." && comp != ""
+	}
+	return false
 }
 
 // compare marks the files of a reference that the bottle's work tree shows otherwise: git

@@ -54,12 +54,12 @@ func (g *gitLanding) close() {
 func takeRefs(ctx context.Context, s *Set, t tree, opts *LandOptions, ops *[]op) (*gitLanding, error) {
 	g := &gitLanding{}
 	unknown := slices.Clone(opts.Refs)
-	for _, dir := range s.gitDirs() {
+	for i, dir := range s.gitDirs() {
 		run, err := s.runner()
 		if err != nil {
 			return g, err
 		}
-		r, err := openRepository(ctx, s, t, run, dir)
+		r, err := openRepository(ctx, s, t, run, dir, i >= maxRepos)
 		if err != nil {
 			return g, err
 		}
@@ -111,7 +111,7 @@ func (g *gitLanding) plan(ctx context.Context, r *repository, take []RefChange, 
 		return g.planFresh(ctx, r, take, p, ops)
 	}
 	g.landed = append(g.landed, take...)
-	for _, name := range r.packs() {
+	for _, name := range r.packs(take) {
 		rel := r.path("objects/pack/" + filepath.Base(name))
 		if typ, _ := hostAt(r.t, rel); typ != "" {
 			continue // landed before
@@ -212,7 +212,8 @@ func (g *gitLanding) planFresh(ctx context.Context, r *repository, take []RefCha
 			return err
 		}
 	}
-	nodes, err := madeNodes(r.store + "/.git")
+	packs := r.packs(take)
+	nodes, err := madeNodes(r.store+"/.git", func(p string) bool { return path.Base(path.Dir(p)) != "pack" || slices.Contains(packs, p) })
 	if err != nil {
 		return err
 	}
@@ -230,8 +231,8 @@ func (g *gitLanding) planFresh(ctx context.Context, r *repository, take []RefCha
 	return nil
 }
 
-// madeNodes lists a directory that carboy and git made.
-func madeNodes(dir string) ([]node, error) {
+// madeNodes lists what take accepts of a directory that carboy and git made.
+func madeNodes(dir string, take func(string) bool) ([]node, error) {
 	var nodes []node
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -245,6 +246,8 @@ func madeNodes(dir string) ([]node, error) {
 		switch {
 		case d.IsDir():
 			n.Type, n.Mode = Dir, 0o755
+		case !take(p):
+			return nil
 		case fi.Mode().IsRegular():
 			n.Type, n.Mode, n.Size, n.file = File, 0o644, fi.Size(), p
 			if strings.HasPrefix(string(n.Rel), "objects/") {
@@ -318,6 +321,9 @@ func (x *txn) moveRefs() error {
 		}
 		top := path.Join(x.j.plan.Workspace.Path, string(p.Dir))
 		if err := updateRefs(x.ctx, run, top, p.Refs); failed(err) {
+			if lock := lockOf(x.t, p); lock != "" {
+				return x.changed(lock, "git is at work there, or died: if no git runs, remove the file")
+			}
 			return x.changed(join(join(string(p.Dir), ".git"), p.Refs[0].Name), "the reference could not be moved: "+err.Error())
 		} else if err != nil {
 			return err
@@ -325,6 +331,18 @@ func (x *txn) moveRefs() error {
 		x.ownRefs(p)
 	}
 	return nil
+}
+
+// lockOf returns a lock file that keeps git from moving the references, "" if there is none.
+// git's own message names a directory that hostexec made.
+func lockOf(t tree, p *repoPlan) string {
+	for _, u := range append([]refUpdate{{Name: "packed-refs"}}, p.Refs...) {
+		lock := join(string(p.Dir), ".git/"+u.Name+".lock")
+		if typ, _ := hostAt(t, lock); typ != "" {
+			return lock
+		}
+	}
+	return ""
 }
 
 // refsBack puts the references back that were moved. One that the host has moved since stays.
@@ -353,6 +371,9 @@ func (x *txn) refsBack() error {
 			return err
 		}
 		if err := updateRefs(x.ctx, run, top, back); err != nil {
+			if lock := lockOf(x.t, p); lock != "" {
+				err = fmt.Errorf("%w (%s exists: if no git runs, remove it)", err, show(lock))
+			}
 			return fmt.Errorf("put references back: %w", err)
 		}
 		x.ownRefs(p)

@@ -106,7 +106,10 @@ func (g *gitWorld) leave() *Set {
 	}))
 	must(g.t, filepath.WalkDir(g.ws, func(p string, d fs.DirEntry, err error) error {
 		rel := strings.TrimPrefix(strings.TrimPrefix(p, g.ws), "/")
-		if _, err := os.Lstat(g.in + "/" + rel); err == nil {
+		if fi, err := os.Lstat(g.in + "/" + rel); err == nil {
+			if d.IsDir() && !fi.IsDir() {
+				return fs.SkipDir
+			}
 			return nil
 		}
 		u.gone(rel)

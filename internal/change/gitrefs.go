@@ -14,6 +14,7 @@ import (
 
 	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 // A landing moves commits between repositories as a fetch does. No file below a git
@@ -39,14 +40,18 @@ type RefChange struct {
 	// Commits lists commits that come with it, newest first, Count all of them.
 	Commits []CommitLine `json:"commits,omitempty"`
 	Count   int          `json:"count,omitempty"`
-	// Files is the difference between the trees of Old and New.
-	Files []RefFile `json:"files,omitempty"`
+	// Files is the difference between the trees of Old and New, FileCount the number of
+	// files in it. If not all are listed, those that the work tree does not show come first.
+	Files     []RefFile `json:"files,omitempty"`
+	FileCount int       `json:"file_count,omitempty"`
 	// Patch shows the files whose new content is in no work tree of the bottle, as text.
 	Patch Bytes `json:"patch,omitempty"`
 	// Protected says why it lands only with IncludeProtected.
 	Protected []Reason `json:"protected,omitempty"`
 	// Never says why it does not land at all.
 	Never string `json:"never,omitempty"`
+
+	pack string // the name of the pack with objects that git finds fault with
 }
 
 // CommitLine describes a commit for people.
@@ -113,7 +118,8 @@ func (r *RefChange) asked() string {
 
 const (
 	maxRefFile  = 16 << 20 // bytes of packed-refs
-	maxRefs     = 200      // changed references that are looked at
+	maxRefs     = 200      // changed references that are looked at, beside the one checked out
+	maxRepos    = 100      // repositories
 	maxShown    = 50       // commits and
 	maxRefFiles = 20_000   // files of a reference that are listed
 	maxPatched  = 200      // files of a reference whose content is shown
@@ -121,9 +127,10 @@ const (
 	gitPatience = 10 * time.Minute
 )
 
-// refName reports whether name can stand in a command to git, and is one.
+// refName reports whether name can stand in a command to git, and is one that neither git
+// nor a person takes for an option, HEAD, a commit or another name.
 func refName(name string) bool {
-	if len(name) > 1000 || strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") || strings.HasSuffix(name, "/") {
+	if len(name) > 1000 || !safetext.Clean(name) || strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") || strings.HasSuffix(name, "/") {
 		return false
 	}
 	for i := range len(name) {
@@ -132,11 +139,13 @@ func refName(name string) bool {
 		}
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".") || strings.HasSuffix(part, ".lock") {
+		if strings.HasPrefix(part, ".") || strings.HasPrefix(part, "-") || strings.HasSuffix(part, ".") || strings.HasSuffix(part, ".lock") {
 			return false
 		}
 	}
-	return strings.HasPrefix(name, "refs/")
+	_, last, _ := strings.Cut(strings.TrimPrefix(name, "refs/"), "/")
+	_, commit := gitobject.ParseID(last)
+	return strings.HasPrefix(name, "refs/") && last != "HEAD" && !commit
 }
 
 // neverRef returns why a reference of that name never lands, "" if it can.
@@ -149,6 +158,9 @@ func neverRef(name string) string {
 	if strings.HasPrefix(name, "refs/replace/") {
 		return "it would show other objects in the place of real ones"
 	}
+	if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") || strings.HasPrefix(name, "refs/remotes/") {
+		return "git or a person would take its name for something else: rename it in the bottle"
+	}
 	return "only branches, tags and remote-tracking branches land"
 }
 
@@ -160,12 +172,14 @@ type repository struct {
 	dir   string // relative to the workspace
 	top   string // absolute path of the work tree on the host
 	fresh bool
+	over  bool // more than maxRepos
 	// store is a repository of ours, in the run's directory, that receives the bottle's
 	// objects; its .git holds no reference until a fresh repository is made of it.
 	store   string
 	objects *gitobject.Objects
 	known   map[gitobject.ID]bool
-	got     map[gitobject.ID]bool // whose closure is complete
+	got     map[gitobject.ID]bool // in the sound packs
+	sound   []string              // names of packs
 	notes   []string              // of damaged files
 	digits  int
 	head    string // the host's HEAD, or for a fresh repository the bottle's: a reference or a commit
@@ -175,13 +189,15 @@ type repository struct {
 // gitDirs returns the work trees whose git directories the bottle changed.
 func (s *Set) gitDirs() []string {
 	var dirs []string
-	last := "\x00"
+	seen := map[string]bool{}
 	for i := range s.Changes {
-		dir, rest, ok := cutGit(string(s.Changes[i].Path))
-		if !ok || dir == last || !strings.HasPrefix(string(s.Changes[i].Path)[len(dir):]+"/", strings.Repeat("/", min(1, len(dir)))+".git/") || !strings.HasPrefix(rest, "refs") && !strings.HasPrefix(rest, "objects") && rest != "packed-refs" && rest != "HEAD" {
+		rel := string(s.Changes[i].Path)
+		dir, rest, ok := cutGit(rel)
+		if !ok || seen[dir] || !strings.HasPrefix(rel, join(dir, ".git/")) {
 			continue
 		}
-		if last = dir; !slices.Contains(dirs, dir) {
+		if strings.HasPrefix(rest, "refs") || strings.HasPrefix(rest, "objects") || rest == "packed-refs" || rest == "HEAD" {
+			seen[dir] = true
 			dirs = append(dirs, dir)
 		}
 	}
@@ -233,6 +249,9 @@ func failed(err error) bool {
 // open finds the repository on the host. The error says why its references can't land.
 func (r *repository) open(ctx context.Context) error {
 	typ, _ := hostAt(r.t, join(r.dir, ".git"))
+	if r.over {
+		return fmt.Errorf("more than %d repositories changed: land it from a run of its own", maxRepos)
+	}
 	switch typ {
 	case "":
 		r.fresh = true
@@ -248,7 +267,7 @@ func (r *repository) open(ctx context.Context) error {
 		return err
 	}
 	if r.head = headOf(head); r.head == "" {
-		return errors.New("the host's HEAD can't be read")
+		return errors.New("the host's HEAD can't be read, or its references are in another storage than files (reftable)")
 	}
 	out, err := r.git(ctx, nil, "for-each-ref", "--format=%(objectname) %(symref) %(refname)")
 	if err != nil {
@@ -365,18 +384,21 @@ func (r *repository) changes() []RefChange {
 	}
 	if head, err := r.bottleFile("HEAD", 4096); err == nil && !r.fresh {
 		if now := headOf(head); now != r.head && now != "" {
-			out = append(out, RefChange{Repository: Bytes(r.dir), Name: "HEAD", Old: r.head, New: now,
-				Never: "it says what is checked out on the host: use git switch"})
+			never := "it says what is checked out on the host: use git switch"
+			if !strings.HasPrefix(now, "refs/") {
+				never = "no branch has its commits: land them with git branch NAME in the bottle, and name the branch"
+			}
+			out = append(out, RefChange{Repository: Bytes(r.dir), Name: "HEAD", Old: r.head, New: now, Never: never})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b RefChange) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// openRepository prepares a repository of the set for its references to be looked at. Its
-// close removes what it made.
-func openRepository(ctx context.Context, s *Set, t tree, run *hostexec.Runner, dir string) (*repository, error) {
-	r := &repository{s: s, t: t, run: run, dir: dir, top: path.Join(s.Workspace.Path, dir), refs: map[string]string{},
+// openRepository prepares a repository of the set for its references to be looked at, or
+// only listed if it is one over what is looked at. Its close removes what it made.
+func openRepository(ctx context.Context, s *Set, t tree, run *hostexec.Runner, dir string, over bool) (*repository, error) {
+	r := &repository{s: s, t: t, run: run, dir: dir, over: over, top: path.Join(s.Workspace.Path, dir), refs: map[string]string{},
 		got: map[gitobject.ID]bool{}, known: map[gitobject.ID]bool{}}
 	var err error
 	if r.store, err = makeStore(s.dir); err != nil {

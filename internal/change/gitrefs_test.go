@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -40,6 +41,8 @@ func TestRefShown(t *testing.T) {
 		"not the branch":             {Name: "refs/heads/x", Old: id, New: id, Forward: true, Count: 60, Commits: []CommitLine{{id, "a\x1b", "s\n"}}},
 		"it shows others":            {Name: "refs/replace/x", New: id, Never: "it shows others"},
 		"refs/heads/a → refs/heads/": {Name: "HEAD", Old: "refs/heads/a", New: "refs/heads/b", Never: "no"},
+		"and 3 more files":           {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "a", Status: "A"}}, FileCount: 4},
+		"(a submodule: it moves to":  {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "a", Status: "M", mode: "160000", id: id}}},
 		"protected (git): danger":    {Name: "refs/heads/x", Old: id, New: id, CheckedOut: true, Forward: true, Protected: []Reason{{"git", "danger"}}},
 	} {
 		var out strings.Builder
@@ -172,5 +175,19 @@ func TestLandNewRepositoryAlone(t *testing.T) {
 		t.Errorf("%+v", rep)
 	} else if w, ok := heldBack(rep, "refs/heads/main"); !ok || !strings.Contains(w.Why, "checked out") {
 		t.Errorf("%+v", rep)
+	}
+}
+
+// TestListed: of too many files, those that the work tree does not show are listed first.
+func TestListed(t *testing.T) {
+	files := []RefFile{{Path: "a"}, {Path: "b", Unseen: true}, {Path: "c"}, {Path: "d", Unseen: true}, {Path: "e"}}
+	for n, want := range map[int]string{9: "abcde", 5: "abcde", 4: "bdac", 3: "bda", 1: "b"} {
+		got := ""
+		for _, f := range listed(slices.Clone(files), n) {
+			got += string(f.Path)
+		}
+		if got != want {
+			t.Errorf("%d: %s", n, got)
+		}
 	}
 }

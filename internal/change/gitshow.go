@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/safetext"
 )
 
@@ -71,11 +72,17 @@ func (d *differ) ref(r *RefChange) {
 	}
 	for _, f := range r.Files {
 		text := " " + f.Status + "  " + show(string(f.Path))
-		if f.Unseen {
+		switch {
+		case f.mode == gitobject.ModeSubmodule:
+			d.line(amber, text+"  (a submodule: it moves to "+f.id[:10]+", its own commits stay behind)")
+		case f.Unseen:
 			d.line(amber, text+"  (the work tree has other content)")
-			continue
+		default:
+			d.line("", text)
 		}
-		d.line("", text)
+	}
+	if n := r.FileCount - len(r.Files); n > 0 {
+		d.note(fmt.Sprintf("and %d more files", n))
 	}
 	for line := range strings.Lines(string(r.Patch)) {
 		text, _ := strings.CutSuffix(line, "\n")

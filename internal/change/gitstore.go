@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/carboy/carboy/internal/gitobject"
@@ -53,7 +54,10 @@ func (r *repository) format() error {
 
 // readObjects indexes the objects in the bottle's files.
 func (r *repository) readObjects(ctx context.Context) error {
-	r.objects = gitobject.New(r.digits)
+	if r.objects != nil {
+		return nil
+	}
+	objects := gitobject.New(r.digits)
 	pack, err := os.Open(filepath.Join(r.s.dir, upperDir, packFile))
 	if err != nil {
 		return err
@@ -73,9 +77,9 @@ func (r *repository) readObjects(ctx context.Context) error {
 		from := io.NewSectionReader(pack, c.Offset, c.Size)
 		switch {
 		case dir == "pack" && strings.HasSuffix(name, ".pack"):
-			err = r.objects.AddPack(ctx, from, c.Size)
+			err = objects.AddPack(ctx, from, c.Size)
 		case isHex(dir, 2) && isHex(name, r.digits-2):
-			err = r.objects.AddLoose(from, c.Size)
+			err = objects.AddLoose(from, c.Size)
 		default:
 			continue
 		}
@@ -86,7 +90,8 @@ func (r *repository) readObjects(ctx context.Context) error {
 			r.notes = append(r.notes, fmt.Sprintf("%s is damaged: %v", show(string(c.Path)), err))
 		}
 	}
-	return r.ask(ctx, r.objects.IDs)
+	r.objects = objects
+	return r.ask(ctx, objects.IDs)
 }
 
 // ask asks the host which of the objects it has.
@@ -149,37 +154,45 @@ func (r *repository) need(ctx context.Context, tip string) ([]gitobject.ID, stri
 			return nil, why, nil
 		}
 	}
-	for _, id := range need {
-		r.got[id] = true
-	}
 	return need, "", nil
 }
 
-// receive stores objects, after git has checked them. What git finds wrong with one of them
-// is returned as a reason to ask.
-func (r *repository) receive(ctx context.Context, need []gitobject.ID) ([]Reason, error) {
+// receive stores the objects of a reference, after git has checked them. Faults that old
+// histories have are a reason to ask, and the objects then serve this reference alone.
+func (r *repository) receive(ctx context.Context, c *RefChange, need []gitobject.ID) error {
 	if err := r.format(); err != nil || len(need) == 0 {
-		return nil, err
-	}
-	err := r.index(ctx, need, true)
-	if !failed(err) {
-		return nil, err
-	}
-	said := err
-	if err := r.index(ctx, need, false); err != nil {
-		return nil, fmt.Errorf("git refuses the bottle's objects: %w", errors.Join(said, err))
-	}
-	var f *hostexec.FailedError
-	errors.As(said, &f)
-	return []Reason{{"git", "git fsck finds fault with a commit, tree or file in it: " + safetext.String(f.Stderr, 300)}}, nil
-}
-
-func (r *repository) index(ctx context.Context, need []gitobject.ID, strict bool) error {
-	in, out, err := os.Pipe()
-	if err != nil {
 		return err
 	}
-	args := []string{"pack", fmt.Sprint(strict), "999999999999999"}
+	name, err := r.index(ctx, need, "sound")
+	if err == nil {
+		for _, id := range need {
+			r.got[id] = true
+		}
+		r.sound = append(r.sound, name)
+		return nil
+	}
+	said := err
+	var f *hostexec.FailedError
+	if !failed(err) || !errors.As(err, &f) {
+		return err
+	}
+	if c.pack, err = r.index(ctx, need, "old"); failed(err) {
+		c.Never = "git refuses its objects: " + err.Error()
+		return nil
+	} else if err != nil {
+		return errors.Join(said, err)
+	}
+	c.Protected = append(c.Protected, Reason{"git", "git fsck finds fault with a commit, tree or file in it: " + safetext.String(f.Stderr, 300)})
+	return nil
+}
+
+// index stores objects as a pack and returns its name.
+func (r *repository) index(ctx context.Context, need []gitobject.ID, like string) (string, error) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	args := []string{"pack", like, "999999999999999"}
 	if !r.fresh {
 		args = append(args, r.hostObjects())
 	}
@@ -192,21 +205,28 @@ func (r *repository) index(ctx context.Context, need []gitobject.ID, strict bool
 		}
 		fed <- errors.Join(err, out.Close())
 	}()
-	_, err = r.run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: args, Dir: r.store + "/.git", Timeout: hostexec.MaxTimeout, Input: in,
+	res, err := r.run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: args, Dir: r.store + "/.git", Timeout: hostexec.MaxTimeout, Input: in,
 		Stdout: hostexec.Keep{Tail: 4096}, Stderr: hostexec.Keep{Head: 4096, Tail: 4096}})
 	if ferr := <-fed; err == nil {
 		err = ferr
 	}
-	return err
+	_, name, _ := strings.Cut(strings.TrimSpace(string(res.Stdout.Text())), "\t")
+	return name, err
 }
 
-// packs returns the stored packs and their indexes, each pack before its index: git looks
-// for indexes.
-func (r *repository) packs() []string {
-	packs, _ := filepath.Glob(r.storeObjects() + "/pack/pack-*.pack")
+// packs returns the stored packs that references need and their indexes, each pack before
+// its index: git looks for indexes.
+func (r *repository) packs(take []RefChange) []string {
+	names := slices.Clone(r.sound)
+	for _, c := range take {
+		if c.pack != "" && !slices.Contains(names, c.pack) {
+			names = append(names, c.pack)
+		}
+	}
 	var out []string
-	for _, p := range packs {
-		out = append(out, p, strings.TrimSuffix(p, ".pack")+".idx")
+	for _, name := range names {
+		p := r.storeObjects() + "/pack/pack-" + name
+		out = append(out, p+".pack", p+".idx")
 	}
 	return out
 }

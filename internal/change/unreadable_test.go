@@ -42,24 +42,24 @@ func TestMadeNodes(t *testing.T) {
 	if err := os.WriteFile(dir+"/objects/a", []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nodes, err := madeNodes(dir)
+	nodes, err := madeNodes(dir, func(string) bool { return true })
 	if err != nil || len(nodes) != 3 || nodes[2].Mode != 0o444 {
 		t.Errorf("%+v, %v", nodes, err)
 	}
 	if err := os.Symlink("a", dir+"/objects/b"); err != nil {
 		t.Fatal(err)
 	}
-	if nodes, err := madeNodes(dir); err == nil {
+	if nodes, err := madeNodes(dir, func(string) bool { return true }); err == nil {
 		t.Errorf("a link is taken: %+v", nodes)
 	}
-	if _, err := madeNodes(dir + "/none"); err == nil {
+	if _, err := madeNodes(dir+"/none", func(string) bool { return true }); err == nil {
 		t.Error("a directory that is not there is a repository")
 	}
 	if store, err := makeStore(dir + "/none/deeper"); err == nil {
 		t.Errorf("a store is made at %s", store)
 	}
 	s := &Set{dir: dir + "/none", Workspace: Identity{Path: dir}}
-	if r, err := openRepository(context.Background(), s, tree{-1}, nil, ""); err == nil {
+	if r, err := openRepository(context.Background(), s, tree{-1}, nil, "", false); err == nil {
 		r.close()
 		t.Error("a repository is opened without a store")
 	}

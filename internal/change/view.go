@@ -2,6 +2,7 @@ package change
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -118,6 +119,11 @@ func (v *view) link(p Policy, rel, target string) []Reason {
 	return out
 }
 
+// bareNames are the names by which git knows a bare repository, folded.
+var bareNames = []string{"head", "objects", "refs", "commondir", "config", "hooks"}
+
+var isBare = Reason{"git-bare", "git takes its directory for a repository and obeys the configuration there"}
+
 // repositories protects paths that make git treat a directory as a bare
 // repository: a HEAD with objects and refs (or a commondir).
 func (v *view) repositories() {
@@ -125,30 +131,29 @@ func (v *view) repositories() {
 	for i := range v.s.Changes {
 		c := &v.s.Changes[i]
 		rel := string(c.Path)
-		comps := strings.Split(rel, "/")
-		if c.Kind == Delete {
+		if c.Kind == Delete || !slices.Contains(bareNames, fold(path.Base(rel))) {
 			continue
 		}
-		switch fold(comps[len(comps)-1]) {
-		case "head", "objects", "refs", "commondir", "config", "hooks":
-			dir := path.Dir(rel)
-			if _, seen := bare[dir]; !seen {
-				bare[dir] = v.looksBare(dir)
-			}
+		dir := path.Dir(rel)
+		if _, seen := bare[dir]; !seen {
+			bare[dir] = v.looksBare(dir)
 		}
 	}
 	for i := range v.s.Changes {
-		c := &v.s.Changes[i]
-		for dir := string(c.Path); dir != "."; dir = path.Dir(dir) {
-			if bare[path.Dir(dir)] {
-				switch fold(path.Base(dir)) {
-				case "head", "objects", "refs", "commondir", "config", "hooks":
-					c.Protected = append(c.Protected, Reason{"git-bare", "git takes its directory for a repository and obeys the configuration there"})
-				}
-				break
-			}
+		if c := &v.s.Changes[i]; within(bare, string(c.Path)) {
+			c.Protected = append(c.Protected, isBare)
 		}
 	}
+}
+
+// within reports whether a path makes one of the bare repositories, or is in such a part.
+func within(bare map[string]bool, rel string) bool {
+	for dir := rel; dir != "."; dir = path.Dir(dir) {
+		if bare[path.Dir(dir)] {
+			return slices.Contains(bareNames, fold(path.Base(dir)))
+		}
+	}
+	return false
 }
 
 // looksBare reports whether git would accept dir as a bare repository.

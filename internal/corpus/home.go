@@ -62,6 +62,9 @@ func wayHome(l *lab, chosen []attacker.Attack) error {
 	if err := h.swap(); err != nil {
 		return err
 	}
+	if err := h.commits(); err != nil {
+		return err
+	}
 	return h.askNames()
 }
 

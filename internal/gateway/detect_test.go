@@ -511,9 +511,9 @@ func TestCaseIsNoCover(t *testing.T) {
 	}
 }
 
-// TestTokensInNames: a token is found in the name of a header and of a host, whose
+// TestW5TokensInNames: a token is found in the name of a header and of a host, whose
 // letters lose their case on the way; a long name of words and digits passes.
-func TestTokensInNames(t *testing.T) {
+func TestW5TokensInNames(t *testing.T) {
 	up := &recordingUpstream{}
 	o := newTLSWorld(t, "routes:\n  - {host: \"*.example.com\"}\n", up)
 	body := strings.Repeat("aB3dE6gH9kLmN2pQ", 3)

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zlib"
 )
 
 type repo struct {
@@ -258,5 +262,45 @@ func TestMalformed(t *testing.T) {
 	}
 	if c := ParseCommit([]byte("tree a\nparent b\nparent c\nauthor d\nparent e\n")); c.Tree != "a" || len(c.Parents) != 2 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestChains: a long chain of differences, of which each object is asked for, ends at the
+// bound on what is unpacked; the last one alone is read.
+func TestChains(t *testing.T) {
+	base := make([]byte, 1<<16)
+	var pack bytes.Buffer
+	pack.WriteString("PACK\x00\x00\x00\x02\x00\x00\x01\xf5") // 501 objects
+	put := func(head, body []byte) {
+		pack.Write(head)
+		z := zlib.NewWriter(&pack)
+		z.Write(body)
+		z.Close()
+	}
+	put(entryHead(Blob, int64(len(base))), base)
+	ids := []ID{mustID(t, Name("blob", base, SHA1))}
+	size := binary.AppendUvarint(nil, uint64(len(base)))
+	for i := range 500 {
+		text := fmt.Sprintf("%04d", i)
+		delta := append(binary.AppendUvarint(bytes.Clone(size), 1<<16+4), 0x80, 4)
+		delta = append(delta, text...)
+		put(append(entryHead(nameDelta, int64(len(delta))), ids[i][:SHA1/2]...), delta)
+		ids = append(ids, mustID(t, Name("blob", append(bytes.Clone(base), text...), SHA1)))
+		size = binary.AppendUvarint(nil, 1<<16+4)
+	}
+	o := New(SHA1)
+	if err := o.AddPack(t.Context(), bytes.NewReader(pack.Bytes()), int64(pack.Len())); err != nil {
+		t.Fatal(err)
+	}
+	o.left = 100 << 20
+	if _, b, err := o.Read(ids[500]); err != nil || !bytes.HasSuffix(b, []byte("0499")) {
+		t.Fatal(err)
+	}
+	var err error
+	for i := 0; err == nil && i < len(ids); i++ {
+		_, _, err = o.Read(ids[i])
+	}
+	if !errors.Is(err, errBound) {
+		t.Errorf("8 GB were unpacked: %v", err)
 	}
 }

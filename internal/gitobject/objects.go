@@ -342,15 +342,25 @@ func (o *Objects) raw(x *object) ([]byte, error) {
 	return b, err
 }
 
-// body returns the content of an object.
+// body returns the content of an object. What it unpacks on the way is charged: a chain of
+// differences may be long, and each object of it asked for.
 func (o *Objects) body(x *object) ([]byte, error) {
+	charge := func(b []byte) error {
+		if o.left -= int64(len(b)); o.left < 0 {
+			return errBound
+		}
+		return nil
+	}
 	var chain []*object
 	for ; x.base != nil && x.body == nil; x = x.base {
 		chain = append(chain, x)
 	}
 	b, err := x.body, error(nil)
 	if b == nil {
-		if b, err = o.raw(x); err != nil {
+		if b, err = o.raw(x); err == nil {
+			err = charge(b)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -359,7 +369,10 @@ func (o *Objects) body(x *object) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if b, err = patch(b, delta); err != nil {
+		if b, err = patch(b, delta); err == nil {
+			err = charge(b)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -106,7 +106,7 @@ var gitCommands = map[string]gitCommand{
 		inject: []string{"--ignore-submodules=all", "--no-ahead-behind"},
 	},
 	"diff":      {repo: true, flags: append([]string{"--cached", "--staged", "--merge-base"}, diffFlags...), valued: diffValued, inject: noHelpers},
-	"diff-tree": {repo: true, flags: append([]string{"--no-commit-id", "--stdin", "-c"}, diffFlags...), valued: diffValued, inject: noHelpers},
+	"diff-tree": {repo: true, flags: append([]string{"--no-commit-id", "--stdin", "-c"}, diffFlags...), valued: diffValued, inject: []string{"--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"}},
 	"log":       {repo: true, flags: slices.Concat(logFlags, diffFlags), valued: union(logValued, diffValued), inject: append([]string{"--no-show-signature"}, noHelpers...)},
 	"show":      {repo: true, flags: slices.Concat(logFlags, diffFlags), valued: union(logValued, diffValued), inject: append([]string{"--no-show-signature"}, noHelpers...)},
 }

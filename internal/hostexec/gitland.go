@@ -12,10 +12,10 @@ import (
 //
 //	query OBJECTS COMMAND…     asks as [Git] does, and git finds objects in the
 //	                           directory OBJECTS too
-//	pack STRICT MAX [OBJECTS]  stores a pack of at most MAX bytes from standard
+//	pack LIKE MAX [OBJECTS]    stores a pack of at most MAX bytes from standard
 //	                           input in the repository that is the working
-//	                           directory, which carboy made; STRICT is true or
-//	                           false and says whether each object must be sound
+//	                           directory, which carboy made; LIKE is sound, or
+//	                           old: then the faults of oldFaults are let pass
 //	merge INDEX OLD NEW OBJECTS
 //	                           changes the index file INDEX as a fast-forward
 //	                           from OLD to NEW does; the work tree is not read
@@ -39,26 +39,27 @@ func prepareGitLand(c *call) error {
 		if err := prepareGit(c); err != nil {
 			return err
 		}
-		c.env = append(c.env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[0])
+		c.env = append(c.env, alternate(args[0]))
 		return nil
 	case name == "pack" && (len(args) == 2 || len(args) == 3 && isObjectDirectory(args[2])) && isSize(args[1]):
 		c.argv = []string{"--no-pager", "index-pack", "--stdin", "--max-input-size=" + args[1]}
 		switch args[0] {
-		case "true":
+		case "sound":
 			c.argv = append(c.argv, "--strict")
-		case "false":
+		case "old":
+			c.argv = append(c.argv, "--strict="+strings.Join(oldFaults, "=warn,")+"=warn")
 		default:
 			return bad()
 		}
 		// The pack is copied to the repository, and that copy is synced.
 		c.env = append(gitEnvWith(append(serveSettings(), [2]string{"core.fsync", "none"})), "GIT_DIR="+c.dir)
 		if len(args) == 3 {
-			c.env = append(c.env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[2])
+			c.env = append(c.env, alternate(args[2]))
 		}
 		return nil
 	case name == "merge" && len(args) == 4 && isObjectDirectory(args[0]) && isObjectName(args[1]) && isObjectName(args[2]) && isObjectDirectory(args[3]):
 		c.argv = []string{"--no-pager", "read-tree", "-i", "-m", args[1], args[2]}
-		c.env = append(landEnv(), "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[3])
+		c.env = append(landEnv(), alternate(args[3]))
 		if err := shadowRepository(c); err != nil {
 			return err
 		}
@@ -78,6 +79,13 @@ func prepareGitLand(c *call) error {
 		return shadowLogs(c)
 	}
 	return bad()
+}
+
+// oldFaults lists what git fsck finds in the commits and trees of old histories
+// that people still use. None of it misleads a program.
+var oldFaults = []string{
+	"badDate", "badDateOverflow", "badEmail", "badName", "badTimezone", "missingEmail", "missingNameBeforeEmail",
+	"missingSpaceBeforeDate", "missingSpaceBeforeEmail", "multipleAuthors", "zeroPaddedDate", "zeroPaddedFilemode",
 }
 
 // landEnv returns git's environment without a split index: only one file of it

@@ -14,8 +14,8 @@ import (
 func TestGitLandForms(t *testing.T) {
 	id := strings.Repeat("0a", 20)
 	for _, args := range [][]string{
-		nil, {""}, {"query"}, {"query", "/o"}, {"query", "o", "log"}, {"query", "/o:/p", "log"}, {"query", "/o", "push"}, {"query", "/o", "log", "--ext-diff"},
-		{"pack", "true"}, {"pack", "maybe", "1"}, {"pack", "true", "-1"}, {"pack", "true", "1", "o"}, {"pack", "true", "1", "/o", "/p"},
+		nil, {""}, {"query"}, {"query", "/o"}, {"query", "o", "log"}, {"query", "/o\n/p", "log"}, {"query", "/o", "push"}, {"query", "/o", "log", "--ext-diff"},
+		{"pack", "sound"}, {"pack", "false", "1"}, {"pack", "sound", "-1"}, {"pack", "sound", "1", "o"}, {"pack", "sound", "1", "/o", "/p"},
 		{"merge", "/i", id, id}, {"merge", "i", id, id, "/o"}, {"merge", "/i", "--help", id, "/o"}, {"merge", "/i", id, "HEAD", "/o"}, {"merge", "/i", id, id, "o"},
 		{"refresh", "x"}, {"update-refs", "--no-deref"}, {"-c", "x=y", "refresh"}, {"update-ref"},
 	} {
@@ -26,7 +26,7 @@ func TestGitLandForms(t *testing.T) {
 		wantReason(t, prepareGitLand(&call{program: "git", args: args, dir: t.TempDir(), scratch: t.TempDir()}), reasonRepository)
 	}
 	for _, args := range [][]string{
-		{"query", "/o", "log"}, {"pack", "true", "1"}, {"pack", "false", "1000", "/a/objects"}, {"merge", "/i", id, id, "/o"}, {"refresh"}, {"update-refs"},
+		{"query", "/o", "log"}, {"pack", "sound", "1"}, {"pack", "old", "1000", "/a/objects"}, {"merge", "/i", id, id, "/o"}, {"refresh"}, {"update-refs"},
 	} {
 		c := &call{program: "git", args: args, dir: dir, scratch: t.TempDir()}
 		if err := prepareGitLand(c); err != nil {
@@ -80,5 +80,25 @@ func TestGitLandRefs(t *testing.T) {
 	}
 	if err := move("delete refs/heads/x " + now + "\n"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Objects are found in a directory whose name git's lists would split or unquote; the
+// control is the same question without it.
+func TestGitLandDirectories(t *testing.T) {
+	dir, other := newRepo(t), t.TempDir()+`/a:b "c\d`
+	if err := os.Mkdir(other, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mustGit(t, other, "init", "-q")
+	write(t, other+"/x", "only here\n")
+	id := strings.TrimSpace(mustGit(t, other, "hash-object", "-w", "x"))
+	r := newTestRunner(t, Options{})
+	r.programs[GitLand] = hostPrograms[GitLand]
+	for objects, found := range map[string]bool{other + "/.git/objects": true, dir + "/.git/objects": false} {
+		_, err := r.Run(t.Context(), Command{Program: GitLand, Args: []string{"query", objects, "cat-file", "-e", id}, Dir: dir, Timeout: time.Minute})
+		if (err == nil) != found {
+			t.Errorf("%s: %v", objects, err)
+		}
 	}
 }

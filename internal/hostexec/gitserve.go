@@ -45,7 +45,7 @@ func prepareGitServe(c *call) error {
 			return bad()
 		}
 		if len(args) == 2 {
-			env = append(env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+args[1])
+			env = append(env, alternate(args[1]))
 		}
 		switch {
 		case name == "index-pack" && isSize(args[0]):
@@ -92,10 +92,14 @@ func prepareGitServe(c *call) error {
 	return nil
 }
 
-// isObjectDirectory reports whether path can stand in a list of alternates,
-// which git splits at colons and in which a leading quote starts a quoted name.
 func isObjectDirectory(path string) bool {
-	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, ":\"\n")
+	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.Contains(path, "\n")
+}
+
+// alternate returns the variable that lets git find objects in a directory. It is quoted,
+// since git splits the value at colons.
+func alternate(dir string) string {
+	return `GIT_ALTERNATE_OBJECT_DIRECTORIES="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(dir) + `"`
 }
 
 var (

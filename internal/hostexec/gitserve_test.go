@@ -15,7 +15,7 @@ func TestGitServeForms(t *testing.T) {
 	pack := "pack-" + strings.Repeat("0a", 20) + ".pack"
 	for _, args := range [][]string{
 		nil, {""}, {"version"}, {"clone"}, {"index-pack"}, {"index-pack", "-1"}, {"index-pack", "1x"}, {"index-pack", "0"}, {"index-pack", "--stdin"},
-		{"index-pack", "1", "objects"}, {"index-pack", "1", "/a/../b"}, {"index-pack", "1", "/a:/b"}, {"index-pack", "1", "/a\n/b"}, {"index-pack", "1", `/a"b`}, {"index-pack", "1", "/a", "/b"},
+		{"index-pack", "1", "objects"}, {"index-pack", "1", "/a/../b"}, {"index-pack", "1", "/a\n/b"}, {"index-pack", "1", "/a", "/b"},
 		{"recheck", "x.pack"}, {"recheck", "../" + pack}, {"recheck", pack, ""}, {"cat-file", "--filters"}, {"cat-file", "HEAD"}, {"list-objects", "x"}, {"read-objects", "x"},
 		{"upload-pack"}, {"upload-pack", "2"}, {"upload-pack", "1", "answer"}, {"upload-pack", "2", "answer", "/etc"}, {"upload-pack", "2", "other"}, {"receive-pack", "0", "--advertise"},
 		{"upload-archive", "0", "answer"}, {"http-backend"}, {"-c", "x=y", "cat-file"},
@@ -23,7 +23,7 @@ func TestGitServeForms(t *testing.T) {
 		wantReason(t, prepareGitServe(&call{program: "git", args: args, dir: "/tmp"}), reasonArgument)
 	}
 	for _, args := range [][]string{
-		{"index-pack", "1"}, {"index-pack", "1000", "/a/objects"}, {"recheck", pack}, {"recheck", pack, "/a/objects"}, {"cat-file"}, {"list-objects"}, {"read-objects"},
+		{"index-pack", "1"}, {"index-pack", "1000", "/a/objects"}, {"index-pack", "1", `/a:/"b`}, {"recheck", pack}, {"recheck", pack, "/a/objects"}, {"cat-file"}, {"list-objects"}, {"read-objects"},
 		{"upload-pack", "2", "advertise"}, {"upload-pack", "0", "answer"}, {"receive-pack", "0", "answer"},
 	} {
 		c := &call{program: "git", args: args, dir: "/tmp"}

@@ -247,10 +247,10 @@ func TestAssignment(t *testing.T) {
 	}
 }
 
-// TestVendorForms: what a vendor's token looks like is one, whatever its letters, its
+// TestW5VendorForms: what a vendor's token looks like is one, whatever its letters, its
 // length and what stands around it; only what the vendor prints as an example is none.
 // Beside each stands an honest text that is nearly the same.
-func TestVendorForms(t *testing.T) {
+func TestW5VendorForms(t *testing.T) {
 	rules := mustRules(t, Config{Tokens: true})
 	rng := rand.New(rand.NewPCG(53, 54))
 	bodies := func(n int) []string {

@@ -605,6 +605,47 @@ func TestFlood(t *testing.T) {
 	w.propose(a, allowHost(t, "a.example.com:8443"))
 }
 
+// tunnels are routes to what nobody looks into.
+var tunnels = []string{"db.example.com:5432/tcp", "example.com:443/tcp", "a.example.com:22/tcp"}
+
+// TestH1Tunnels: no proposal asks for a tunnel that nobody looks into, alone or behind an
+// honest route; the same host and port without it is asked for.
+func TestH1Tunnels(t *testing.T) {
+	w := newWorld(t)
+	a := w.asker("dev")
+	for _, host := range tunnels {
+		for _, routes := range [][]RouteAdded{{{Host: host}}, {{Host: "fine.example.com"}, {Host: host}}} {
+			if _, err := a.Propose(t.Context(), EgressAllow{Routes: routes}, Draft{Why: "x", Tool: "test"}); err == nil || !strings.Contains(err.Error(), "tunnel") {
+				t.Errorf("%+v: %v", routes, err)
+			}
+		}
+		w.propose(a, allowHost(t, strings.TrimSuffix(host, "/tcp")))
+	}
+}
+
+// TestH1TunnelAnswered: an answer in another form opens no tunnel either; a narrower one
+// counts.
+func TestH1TunnelAnswered(t *testing.T) {
+	w := newWorld(t)
+	ticket := w.propose(w.asker("dev"), allowHost(t, "db.example.com:5432"))
+	p := ticket.Proposal()
+	answer := func(x Payload) error {
+		_, err := w.q.Answer(t.Context(), Reply{ID: p.ID, Digest: p.Digest, Verdict: Modified, Payload: x, Channel: ChannelTUI})
+		return err
+	}
+	for _, host := range tunnels {
+		if err := answer(EgressAllow{Routes: []RouteAdded{{Host: host}}}); err == nil || !strings.Contains(err.Error(), "tunnel") {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if err := answer(allowHost(t, "db.example.com:5433")); err != nil {
+		t.Error(err)
+	}
+	if o := w.outcome(ticket); !o.Allowed() {
+		t.Errorf("%+v", o)
+	}
+}
+
 // Setting the wall clock or restarting the machine does not change a deadline.
 func TestClocks(t *testing.T) {
 	w := newWorld(t)

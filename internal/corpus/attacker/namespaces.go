@@ -82,6 +82,7 @@ func toolOf(name string) func(args []string) error {
 		"storm":        storm,
 		"long-exec":    longExec,
 		"vandal":       vandal,
+		"commits":      commits,
 		"deep":         deepTree,
 		"network":      func([]string) error { return changeNetwork() },
 		"ask-names":    askNames,

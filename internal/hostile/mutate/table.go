@@ -46,6 +46,12 @@ var mutants = []mutant{
 		{"internal/change", off, "len(r.Protected) > 0 && !opts.IncludeProtected", ""}}},
 	{"any-reference-lands", "S6", "every name of a reference can land, replacements and stashes too, and nobody is asked", "internal/change.TestS6OtherRefs", []change{
 		{"internal/change", on, "strings.HasPrefix(name, p) && refName(name)", ""}, {"internal/change", off, "!named && !r.byItself()", ""}, {"internal/change", swap, "len(opts.Paths) == 0 && c.CheckedOut && !c.Fresh", "true"}}},
+	{"commits-make-repositories", "S6", "a commit makes a directory that git obeys as a repository", "internal/change.TestS6HiddenStructure", []change{
+		{"internal/change", off, "within(bare, string(f.Path))", ""}}},
+	{"harmful-trees-land", "S6", "trees that name what is above them land when a person includes protected paths", "internal/change.TestS6HarmfulTrees", []change{
+		{"internal/hostexec", swap, `strings.Join(oldFaults, "=warn,")`, `strings.Join(append([]string{"hasDotdot", "hasDotgit", "hasDot", "emptyName", "fullPathname", "duplicateEntries"}, oldFaults...), "=warn,")`}}},
+	{"a-moved-head-hides", "S6", "what only commits have is not shown if the bottle's HEAD is elsewhere", "internal/change.TestS6ShownIsWhatLands", []change{
+		{"internal/change", swap, "c.CheckedOut || err == nil && headOf(head) == c.Name", "err == nil && headOf(head) == c.Name"}}},
 	{"git-files-are-copied", "S6", "files below a git directory land like any others", "internal/change.TestS6OtherRefs", []change{
 		{"internal/change", off, `folded == ".git"`, ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
@@ -99,6 +105,8 @@ var mutants = []mutant{
 		{"internal/gateway", drop, "err := w.head(req)", ""}}},
 	{"views-are-shut", "W5", "a secret leaves in base64 and the other ways of writing it", "internal/scan.TestTransforms", []change{
 		{"internal/scan", swap, "triggers()", "triggers()[:1]"}}},
+	{"only-random-tokens-count", "W5", "a vendor's token is taken for an example if its letters are few", "internal/scan.TestW5VendorForms", []change{
+		{"internal/scan", swap, "!examples[string(secret)]", "entropy(secret) > 3"}}},
 
 	{"what-follows-passes", "W6", "bytes behind the end of a compressed body pass unread", "internal/scan.TestCodingsRefused", []change{
 		{"internal/scan", off, "d.over && d.unread > 0", ""}}},
@@ -137,6 +145,8 @@ var mutants = []mutant{
 		{"internal/supervise", off, "st.Mode&0o022 != 0", ""}}},
 	{"a-bottle-fills-the-queue", "H1", "any number of proposals wait", "internal/supervise.TestFlood", []change{
 		{"internal/supervise", off, "len(a.byID) >= MaxWaiting", ""}}},
+	{"tunnels-are-asked-for", "H1", "a bottle proposes a tunnel that nobody looks into", "internal/supervise.TestH1Tunnels", []change{
+		{"internal/supervise", off, "r.Protocol() == policy.ProtocolTCP", ""}}},
 	{"forms-need-no-token", "H1", "a form that the page did not make is taken", "internal/supervise/web.TestForged", []change{
 		{"internal/supervise/web", off, "!in.formTokenIs(", ""}}},
 
