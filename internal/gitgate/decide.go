@@ -2,9 +2,13 @@ package gitgate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
@@ -14,7 +18,7 @@ import (
 // person.
 const inlineAllow = "gitleaks:allow"
 
-// maxAsked bounds the findings that one push may ask about.
+// maxAsked bounds the questions to a person about one push.
 const maxAsked = 20
 
 // unreadable is the rule of package scan for what cannot be read to its end.
@@ -27,35 +31,65 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 			p.ev.Findings = append(p.ev.Findings, f.Finding)
 		}
 	}()
+	slices.SortStableFunc(fs, func(a, b found) int {
+		return cmp.Or(strings.Compare(a.path, b.path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.column, b.column))
+	})
 	var bad []*found
-	var ask []*found
+	var asks []*question
+	about := map[string]*question{}
 	for i := range fs {
 		f := &fs[i]
-		if f.mayBeAllowed() && p.g.cfg.Ask != nil && len(ask) < maxAsked {
-			ask = append(ask, f)
-		} else {
+		q := about[f.subject()]
+		if !f.mayBeAllowed() || p.g.cfg.Ask == nil || q == nil && len(asks) == maxAsked {
 			bad = append(bad, f)
+			continue
 		}
+		if q == nil {
+			q = &question{}
+			asks, about[f.subject()] = append(asks, q), q
+		}
+		q.fs = append(q.fs, f)
 	}
 	// Do not ask a person about a push that is refused anyway.
 	if len(bad) > 0 {
 		return p.refusal(bad)
 	}
-	for _, f := range ask {
+	for _, q := range asks {
+		f := q.fs[0]
 		why := "says " + inlineAllow
-		if f.Rule == unreadable {
+		if f.Rule == unreadable || f.long() {
 			why = f.what()
 		}
 		p.out.say("git gate: %s %s: waiting for a person outside to decide", f.site(), why)
-		by, err := p.g.cfg.Ask(ctx, f.allow(p.rp.name))
+		by, err := p.g.cfg.Ask(ctx, q.allow(p.rp.name))
+		said := "approved by " + safetext.String(by, 300)
 		if err != nil {
-			f.Allow = safetext.String(err.Error(), 300)
-			return refused("%s: %s was not approved: %s", f.site(), f.Rule, f.Allow)
+			said = safetext.String(err.Error(), 300)
 		}
-		f.Allow = "approved by " + safetext.String(by, 300)
+		for _, f := range q.fs {
+			f.Allow = said
+		}
+		if err != nil {
+			return refused("%s: %s was not approved: %s", f.site(), f.Rule, said)
+		}
 		p.out.say("git gate: %s: approved", f.site())
 	}
 	return nil
+}
+
+// question is what a person is asked at once: about one line of a file in all commits that
+// have it, all long findings in one file, or one content that can't be read.
+type question struct{ fs []*found }
+
+// subject returns what is the same in all findings of a question.
+func (f *found) subject() string {
+	switch {
+	case f.Rule == unreadable:
+		return f.Object
+	case f.long():
+		return f.path
+	}
+	return f.path + "\n" + string(f.code)
 }
 
 // mayBeAsked reports whether a person may be asked about f. The finding must be visible as
@@ -65,10 +99,13 @@ func (f *found) mayBeAsked() bool {
 }
 
 // mayBeAllowed reports whether f may be asked about and its line has the comment. A file
-// that can't be read needs none.
+// that can't be read needs none, nor does a long finding, which has no place for one.
 func (f *found) mayBeAllowed() bool {
-	return f.closed() || f.mayBeAsked() && bytes.Contains(f.code, []byte(inlineAllow))
+	return f.closed() || f.mayBeAsked() && (f.long() || bytes.Contains(f.code, []byte(inlineAllow)))
 }
+
+// long reports whether f is on several lines, like a private key.
+func (f *found) long() bool { return bytes.IndexByte(f.code, '\n') >= 0 }
 
 // closed reports whether f is a file that can't be read to its end.
 func (f *found) closed() bool {
@@ -152,31 +189,49 @@ func (p *pushing) refusal(bad []*found) error {
 	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again")
 	switch {
 	case p.g.cfg.Ask == nil && said > 0:
-		b.WriteString("\na line that says " + inlineAllow + ", or a file that can't be read, needs a person to approve it, and this bottle asks nobody")
+		b.WriteString("\na line that says " + inlineAllow + ", a key of several lines, or a file that can't be read, needs a person to approve it, and this bottle asks nobody")
 	case p.g.cfg.Ask == nil:
 	case said > 0:
-		fmt.Fprintf(&b, "\nmore than %d lines say %s, which nobody is asked about in one push: push them in parts", maxAsked, inlineAllow)
+		fmt.Fprintf(&b, "\na person is asked about %d lines and files in one push, and this one has more: push them in parts", maxAsked)
 	case could:
 		b.WriteString("\nif a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
 	}
 	return &refusedError{b.String()}
 }
 
-// allow returns the question to a person about f.
-func (f *found) allow(repo string) Allow {
+// allow returns q for a person. An approval is for these contents.
+func (q *question) allow(repo string) Allow {
+	f := q.fs[0]
 	a := Allow{
 		Repo: repo, Ref: safetext.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
 		Code: secret.New(f.code),
 	}
-	if f.Rule == unreadable {
-		// The approval is for this content, of which nobody would read a line.
+	switch {
+	case f.Rule == unreadable: // nobody would read a line of it
 		a.Line, a.Code = max(f.Line, 1), secret.NewString(f.Object)
 		a.Text = safetext.String(fmt.Sprintf("object %s: it %s", f.Object, f.what()), 500)
-		return a
+	case f.long():
+		var code []byte
+		var at []string
+		for _, f := range q.fs {
+			if !bytes.Contains(code, f.code) { // the same in another commit
+				code = append(append(code, f.code...), '\n')
+				at = append(at, fmt.Sprintf("%d-%d", f.Line, f.Line+bytes.Count(f.code, []byte("\n"))))
+			}
+		}
+		a.Code = secret.New(code)
+		a.Text = safetext.String(fmt.Sprintf("%s lines %s", keyHead().Find(f.code), strings.Join(at, ", ")), 500)
+	default:
+		masked := bytes.Clone(f.code)
+		for _, f := range q.fs {
+			for i := f.column; i < min(f.column+f.length, len(masked)); i++ {
+				masked[i] = '*'
+			}
+		}
+		a.Text = safetext.Bytes(masked, 500)
 	}
-	from := min(f.column, len(f.code))
-	to := min(from+max(f.length, 0), len(f.code))
-	masked := bytes.Join([][]byte{f.code[:from], bytes.Repeat([]byte("*"), to-from), f.code[to:]}, nil)
-	a.Text = safetext.Bytes(masked, 500)
 	return a
 }
+
+// keyHead matches the line that tells the kind of a key.
+var keyHead = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-----BEGIN [A-Z0-9 ]{0,40}-----`) })

@@ -11,20 +11,23 @@ import (
 	"github.com/carboy/carboy/internal/gitobject"
 )
 
-// maxOld bounds the findings that are looked up in upstream.
+// maxOld bounds the commits, and the files of them, that are looked up in upstream.
 const maxOld = 20
 
-// dropOld removes the findings that a push does not add: the same line is in the same file
+// dropOld removes the findings that a push does not add: the same lines are in the same file
 // of the commit of upstream that the push builds on. If a step fails, the finding stays.
 func (p *pushing) dropOld(ctx context.Context, fs []found) []found {
 	var ask []*found
 	for i := range fs {
-		if f := &fs[i]; f.Where == "file" && f.within() {
+		switch f := &fs[i]; {
+		case f.Where == "file" && f.within():
 			ask = append(ask, f)
+		case !f.closed():
+			return fs // refused anyway
 		}
 	}
-	if len(ask) == 0 || len(ask) > maxOld || len(ask) < len(fs) {
-		return fs // refused anyway
+	if len(ask) == 0 {
+		return fs
 	}
 	parents := p.history.outside(ask)
 	if len(parents) == 0 || len(parents) > maxOld {
@@ -34,21 +37,32 @@ func (p *pushing) dropOld(ctx context.Context, fs []found) []found {
 	if err := g.need(ctx, p.rp, format, parents, treeOnly); err != nil {
 		return fs
 	}
-	// Every path back from the finding must lead to a commit with the same line.
+	// Every path back from the finding must lead to a commit with the same lines.
+	type file struct{ commit, path string }
+	ids := map[file]string{}
 	want := map[string]bool{}
 	at := map[*found][]string{}
 	for _, f := range ask {
 		for _, c := range p.history.outside([]*found{f}) {
-			id, err := p.rp.base.blobAt(ctx, g, c, f.path, format)
-			if err != nil || id == "" {
-				return fs
+			id, ok := ids[file{c, f.path}]
+			if !ok {
+				if len(ids) == maxOld {
+					return fs
+				}
+				var err error
+				if id, err = p.rp.base.blobAt(ctx, g, c, f.path, format); err != nil {
+					return fs
+				}
+				ids[file{c, f.path}] = id
 			}
 			at[f] = append(at[f], id)
-			want[id] = true
+			if id != "" {
+				want[id] = true
+			}
 		}
-		if len(at[f]) == 0 {
-			return fs
-		}
+	}
+	if len(want) == 0 {
+		return fs
 	}
 	if err := g.need(ctx, p.rp, format, sorted(want), exactly); err != nil {
 		return fs
@@ -57,20 +71,23 @@ func (p *pushing) dropOld(ctx context.Context, fs []found) []found {
 	if err != nil {
 		return fs
 	}
+	framed := func(b []byte) []byte { return slices.Concat([]byte("\n"), b, []byte("\n")) }
+	for id, b := range texts {
+		texts[id] = framed(b)
+	}
 	var left []found
-	for _, f := range ask {
-		for _, id := range at[f] {
-			if !slices.ContainsFunc(bytes.Split(texts[id], []byte("\n")), func(l []byte) bool { return bytes.Equal(l, f.code) }) {
-				left = append(left, *f)
-				break
-			}
+	for i := range fs {
+		f := &fs[i]
+		isNew := func(id string) bool { return id == "" || !bytes.Contains(texts[id], framed(f.code)) }
+		if len(at[f]) == 0 || slices.ContainsFunc(at[f], isNew) {
+			left = append(left, *f)
 		}
 	}
 	return left
 }
 
-// within reports whether all of the finding is on one line, as it is. Whoever knows that
-// line knows the finding.
+// within reports whether all of the finding is on its lines, as it is. Whoever knows these
+// knows the finding.
 func (f *found) within() bool {
 	return f.Line > 0 && !f.indirect && f.Rule != unreadable && f.Rule != "pieces-of-secret" &&
 		len(f.code) < maxLineText && f.length > 0 && f.column+f.length <= len(f.code)

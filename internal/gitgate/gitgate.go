@@ -121,8 +121,8 @@ type Config struct {
 	Repos []Repo
 	// Git runs git on the host.
 	Git *hostexec.Runner
-	// Ask asks a person about a finding whose line says gitleaks:allow. It returns who
-	// approved it, or an error that says why not, with a text for the bottle. It blocks
+	// Ask asks a person about a finding whose line says gitleaks:allow, or that has no place
+	// for that. It returns who approved it, or an error that says why not, with a text for the bottle. It blocks
 	// until then or until ctx ends, and the push waits. nil refuses all.
 	Ask func(ctx context.Context, a Allow) (by string, err error)
 	// Secrets returns known secrets, by their names on the host. A push is scanned for
@@ -138,14 +138,14 @@ type Config struct {
 	Roots *x509.CertPool
 }
 
-// Allow is the question to a person: may this line, which asks to be allowed, leave?
+// Allow is the question to a person: may this line, or all such keys in this file, leave?
 type Allow struct {
 	Repo, Ref    string // Ref is a pushed reference that leads to the commit
 	Commit, File string // both visible
-	Line         int    // from 1
+	Line         int    // from 1; the first
 	Rule         string
-	Text         string       // the line, made visible, with the finding masked
-	Code         secret.Value // the line as it is
+	Text         string       // the line, made visible, with the finding masked; of a key its kind and lines
+	Code         secret.Value // the lines as they are
 }
 
 // Gate serves the repositories of one bottle. Several goroutines may use it at once.

@@ -28,8 +28,9 @@ const (
 	heldObject = 8 << 20
 	maxHeld    = 64 << 20
 	maxTree    = 64 << 20 // bytes
-	// maxFound ends a scan: nobody reads more findings.
-	maxFound = 100
+	// maxFound ends a scan. A file of examples of keys has fewer, also if some commits change
+	// it.
+	maxFound = 500
 	// maxNames bounds the remembered names of files, in bytes; each costs nameCost more.
 	// They are remembered so that each is read once.
 	maxNames = 256 << 20
@@ -49,7 +50,7 @@ type found struct {
 	unsearched bool
 	ref        string
 	path       string // not made visible
-	code       []byte // the line
+	code       []byte // all lines that it is on
 	column     int    // of the finding, in code
 }
 
@@ -164,7 +165,9 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		if err := p.q.locate(ctx, in.found, p); err != nil {
 			return nil, err
 		}
-		in.found = p.dropOld(ctx, in.found)
+		if len(in.found) < maxFound { // else some were not even looked for
+			in.found = p.dropOld(ctx, in.found)
+		}
 	}
 	return in.found, nil
 }

@@ -21,7 +21,7 @@ const (
 	// maxParents bounds the parents of all commits of a push. In a pack they cost next to
 	// nothing.
 	maxParents = 4_000_000
-	// maxLineText bounds the part of a line that is held, in bytes.
+	// maxLineText bounds the part of a finding's lines that is held, in bytes.
 	maxLineText = 64 << 10
 	// maxCommits bounds the commits that an event names.
 	maxCommits = 1000
@@ -232,7 +232,7 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 	return nil
 }
 
-// textLine is a line of an object, and its number from 1.
+// textLine is all lines of a finding, and the number of the first from 1.
 type textLine struct {
 	number int
 	text   []byte
@@ -267,9 +267,10 @@ func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, e
 		for _, i := range in[o.id] {
 			at := min(max(fs[i].at, 0), int64(len(b)))
 			begin := bytes.LastIndexByte(b[:at], '\n') + 1
+			last := min(at+int64(max(fs[i].length-1, 0)), int64(len(b)))
 			end := len(b)
-			if n := bytes.IndexByte(b[at:], '\n'); n >= 0 {
-				end = int(at) + n
+			if n := bytes.IndexByte(b[last:], '\n'); n >= 0 {
+				end = int(last) + n
 			}
 			text := b[begin:min(end, begin+maxLineText)]
 			out[i] = textLine{1 + bytes.Count(b[:at], []byte("\n")), slices.Clone(text)}

@@ -365,7 +365,6 @@ func TestInlineAllow(t *testing.T) {
 		ask  func(context.Context, Allow) error
 		goes bool
 	}{
-		"a key of several lines":       {"-----BEGIN RSA PRIVATE " + "KEY----- # gitleaks:allow\n" + strings.Repeat("MIIEpAIBAAKCAQEA7bq2rJw9Xk3v\n", 12) + "-----END RSA PRIVATE " + "KEY-----", approve, false},
 		"approved":                     {"k = " + awsKey + " # gitleaks:allow", approve, true},
 		"nobody to ask":                {"k = " + awsKey + " # gitleaks:allow", nil, false},
 		"on another line":              {"k = " + awsKey + "\n# gitleaks:allow", approve, false},

@@ -72,7 +72,7 @@ func TestCleanText(t *testing.T) {
 			t.Errorf("%s: not the same came out", path)
 		}
 		for _, f := range s.Findings() {
-			if !strings.HasPrefix(f.Rule, "private-key") || f.Place != "/crypto/tls/example_test.go" { // it has one
+			if f.Rule != "private-key" || f.Place != "/crypto/tls/example_test.go" { // it has one
 				t.Errorf("%s", f)
 			}
 		}
@@ -80,4 +80,43 @@ func TestCleanText(t *testing.T) {
 		total += int64(len(text))
 	})
 	t.Logf("%d bytes, %.2f steps of the slow path per byte", total, float64(work)/float64(total))
+}
+
+// TestHonestNeighbours has texts of public projects that look like a secret at first, each
+// with the nearest one that is a secret.
+func TestHonestNeighbours(t *testing.T) {
+	rules := mustRules(t, Config{Tokens: true})
+	rng := rand.New(rand.NewPCG(61, 62))
+	line := randomOf(rng, lowers+uppers+digits+"+/", 64)
+	head := "-----BEGIN RSA PRIVATE" + " KEY-----"
+	tail := "-----END RSA PRIVATE" + " KEY-----"
+	for _, x := range []struct{ name, honest, secret string }{
+		{
+			"a placeholder of a key", head + "\n> ...\n> Kh9NV...\n> ...\n> and so on, as many lines as it has\n> " + tail,
+			head + "\n> ...\n> " + line + "...\n> ...\n> and so on, as many lines as it has\n> " + tail,
+		},
+		{
+			"a key's first line in a program, twice", "if strings.HasPrefix(text, \"" + head + "\") {\n\treturn parseOneOfTheOldKeys(text)\n}\nreturn errors.New(\"no " + head + "\")\n",
+			"if strings.HasPrefix(text, \"" + head + "\") {\n\treturn parseOneOfTheOldKeys(text)\n}\nreturn errors.New(\"no " + head + "\")\nconst key = `" + head + "\n" + line + "\n" + tail + "`\n",
+		},
+		{
+			"a long name between", head + "\n" + strings.Repeat("parseOneOfTheOldKeysWithAPassword ", 3) + tail,
+			head + "\n" + line[:11] + "7" + line[11:23] + "\n" + line[24:36] + "4" + line[36:48] + "\n" + tail,
+		},
+		{
+			"a key that says false", head + "\nComment: false\n\nabc\n" + strings.Repeat("word ", 20) + tail,
+			head + "\nComment: false\n\n" + line + "\n" + tail,
+		},
+		{
+			"names in a list after a service's", `["openGraph","twitter","createMetadataAccumulator","titleTemplates"]`,
+			`["openGraph","twitter","cr3ateMetadataAccumulat0r","titleTemplates"]`,
+		},
+	} {
+		if found, _, err := scanAll(t, rules, Options{Action: Report}, x.honest, 0); err != nil || len(found) > 0 {
+			t.Errorf("%s: %v %v", x.name, found, err)
+		}
+		if found, _, err := scanAll(t, rules, Options{Action: Report}, x.secret, 0); err != nil || len(found) == 0 {
+			t.Errorf("the neighbour of %s is not found: %v", x.name, err)
+		}
+	}
 }

@@ -53,7 +53,8 @@ var ownRules = []tokenRule{
 	{id: "vault-old-token", regex: `\b(s\.(?i:[a-z0-9]{24}))` + ending, entropy: 3.5, allow: []string{`s\.[A-Za-z]{24}`}},
 	{id: "model-token", regex: `\b(sk-or-v1-[0-9a-f]{32,}|gsk_[A-Za-z0-9]{40,}|xai-[A-Za-z0-9]{60,})` + ending, vendor: true},
 	{id: bearerToken, regex: `\b(?:Bearer|bearer|BEARER)[ \t+%20:="']{1,6}([\w.~+/-]{32,}={0,2})` + looseEnding, vendor: true, allow: append([]string{`^carboy-placeholder-`}, inWords...)},
-	{id: "private-key-begin", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40}`},
+	// A whole key, or else its beginning.
+	{id: "private-key", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:[\s\S-]{64,}?KEY(?: BLOCK)?-----|(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40})`, vendor: true, allow: noKey},
 }
 
 // inWords matches placeholders and names of variables where a token of any letters
@@ -67,6 +68,12 @@ const oneWord = `(?:[a-z]{2,14}|[A-Z]{2,14}|[A-Z][a-z]{1,13})`
 // maskedForm matches a vendor's beginning and then x only, as manuals and .env.example
 // write it. Such a text tells nothing but its length.
 const maskedForm = `^(?:(?:[A-Za-z]{1,9}\d{0,2}[-_.]){0,3}|AKIA|ASIA|AIza)[xX]+(?:[-_.][xX]+)*$`
+
+// noKey matches what has no 24 digits of base64 in a row with a numeral among them, as the
+// lines of a key are. A placeholder and two mentions of a key's first line are so.
+var noKey = []string{`(?i)\A` + noLine + `(?:[^a-z0-9+/=]+` + noLine + `)*\z`}
+
+const noLine = `(?:[a-z0-9+/=]{0,23}|[a-z+/=]{24,})`
 
 // examples are the values that vendors print in their manuals. In pieces, because
 // others look for such values in sources.
@@ -204,7 +211,11 @@ func newForm(r tokenRule) (*form, error) {
 	if f.vendor && !r.vendor {
 		f.allow = nil
 	}
-	if strings.HasPrefix(r.id, "private-key") {
+	if f.assigns {
+		// What stands behind a service's name in a list is often a name of a program's.
+		f.allow = append(f.allow[:len(f.allow):len(f.allow)], inWords...)
+	}
+	if r.id == "private-key" {
 		f.window = windowOfKey
 	}
 	f.machine = sync.OnceValue(func() *machine {

@@ -185,7 +185,8 @@ func TestGitleaks(t *testing.T) {
 			rule = f.tokenRule
 		}
 		re := regexp.MustCompile(rule.regex)
-		src, _ := syntax.Parse(rule.regex, syntax.Perl)
+		// A key that is made must have a line of one.
+		src, _ := syntax.Parse(strings.Replace(rule.regex, `[\s\S-]{64,}?KEY`, `\n[A-Za-z0-9+/]{64}\nKEY`, 1), syntax.Perl)
 		mine := 0
 		for round := range many(12) {
 			text := []string{"", "token: ", "x = \"", "see\n", "{\"a\": '"}[rng.IntN(5)] + sample(rng, src)
@@ -285,7 +286,7 @@ func TestW5VendorForms(t *testing.T) {
 		}
 	}
 	// One value is told of once, so that a person is asked once.
-	for _, text := range []string{"Bearer sk-" + "ant-oat01-" + bodies(95)[6], "Bearer gh" + "p_" + bodies(36)[6], "sk-" + "ant-api03-" + bodies(93)[6] + "AA", "Bearer " + bodies(60)[6], "AK" + "IA" + randomOf(rng, uppers+"234567", 16)} {
+	for _, text := range []string{"Bearer sk-" + "ant-oat01-" + bodies(95)[6], "Bearer gh" + "p_" + bodies(36)[6], "sk-" + "ant-api03-" + bodies(93)[6] + "AA", "Bearer " + bodies(60)[6], "AK" + "IA" + randomOf(rng, uppers+"234567", 16), "-----BEGIN PRIVATE" + " KEY-----\n" + bodies(64)[6] + "\n-----END PRIVATE" + " KEY-----"} {
 		if found, _, err := scanAll(t, rules, Options{Action: Report}, text+"\n", 0); err != nil || len(found) != 1 {
 			t.Errorf("%q: %v %v", text, found, err)
 		}
