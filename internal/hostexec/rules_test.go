@@ -122,6 +122,7 @@ var exceptions = map[string]string{
 	"internal/hostile/mutate":    "a developer's program, never linked into carboy: it runs go",
 	"internal/tools/house":       "a developer's program, never linked into carboy: it asks go for packages",
 	"internal/tools/diffcover":   "a developer's program, never linked into carboy: it runs git",
+	"internal/tools/planted":     "a developer's program, never linked into carboy: it makes a Debian system and starts its programs",
 	"internal/browsertest":       "Chromium, for tests of pages",
 	"internal/ship/shiptest":     "hosts for tests: sshd and Docker Engines",
 	"internal/gitgate/gittest":   "upstreams for tests: sshd and git http-backend",
