@@ -268,7 +268,11 @@ func (w *inspector) scanner(inbound bool, place string, codings []string) (*scan
 	if err != nil {
 		return nil, refusedf(reasonScan, "what is looked for can't be prepared: %w", err)
 	}
-	return rules.NewScanner(scan.Options{Place: place, Spare: w.d.spare, Codings: codings, OnFinding: func(f scan.Finding) { w.found(f, scan.Block, true) }}), nil
+	o := scan.Options{Place: place, Spare: w.d.spare, Codings: codings, OnFinding: func(f scan.Finding) { w.found(f, scan.Block, true) }}
+	if place == "body" {
+		o.Decoded = w.x.c.flow.g.readTokens().look
+	}
+	return rules.NewScanner(o), nil
 }
 
 func (w *inspector) found(f scan.Finding, a scan.Action, inbound bool) {
@@ -416,19 +420,31 @@ func (w *inspector) hidePath(findings []scan.Finding, parts []part) {
 
 // text scans a complete text. masked is nil if the text may leave unchanged.
 func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
-	o := scan.Options{Coverage: w.d.coverage, Spare: w.d.spare, Action: scan.Report}
-	act := scan.Block
+	o := scan.Options{Coverage: w.d.coverage, Spare: w.d.spare, Action: scan.Block}
+	act, collect := scan.Block, scan.Report // without a person, all findings are collected
 	if w.scan.OnMatch == policy.Redact {
-		o.Action, act = scan.Redact, scan.Redact
+		act, collect = scan.Redact, scan.Redact
+	}
+	asks := w.asksPerson()
+	var given map[int64]bool // the offsets of tokens that a server gave the bottle
+	o.Ask = func(f scan.Finding, value []byte) scan.Action {
+		place := placeOf(parts, f.Offset)
+		switch {
+		case f.Secret == "" && place == "header Authorization" && value != nil && w.x.c.flow.g.issued.has(value):
+			if given == nil {
+				given = map[int64]bool{}
+			}
+			given[f.Offset] = true
+			return scan.Report
+		case !asks:
+			return collect
+		}
+		w.hidePath([]scan.Finding{f}, parts)
+		f.Place = w.d.hidden(place)
+		return w.ask(f, value)
 	}
 	var passes func(scan.Finding) bool
-	if w.asksPerson() {
-		o.Action = scan.Block
-		o.Ask = func(f scan.Finding, value []byte) scan.Action {
-			w.hidePath([]scan.Finding{f}, parts)
-			f.Place = w.d.hidden(placeOf(parts, f.Offset))
-			return w.ask(f, value)
-		}
+	if asks {
 		passes = func(f scan.Finding) bool {
 			f.Sealed = true // the original case is unknown here, so the value can't be masked
 			return o.Ask(f, nil) == scan.Report
@@ -440,13 +456,14 @@ func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
 	if err == nil {
 		out, err = s.End(out)
 	}
-	w.hidePath(s.Findings(), parts)
-	for _, f := range s.Findings() {
+	findings := slices.DeleteFunc(slices.Clone(s.Findings()), func(f scan.Finding) bool { return given[f.Offset] })
+	w.hidePath(findings, parts)
+	for _, f := range findings {
 		f.Place = w.d.hidden(placeOf(parts, f.Offset))
-		if f.Warning || o.Ask == nil {
+		if f.Warning || !asks {
 			w.found(f, act, false)
 		}
-		if !f.Warning && err == nil && act == scan.Block && o.Ask == nil {
+		if !f.Warning && err == nil && act == scan.Block && !asks {
 			err = &scan.FoundError{Finding: f}
 		}
 	}

@@ -131,6 +131,7 @@ type Gateway struct {
 	roots     *x509.CertPool
 	handlers  map[string]http.Handler // by their names in the bottle
 	asking    *asking
+	issued    issued
 	digests   bool // compute the digests of answers
 	declared  bool // Config.Declared
 
