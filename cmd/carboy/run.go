@@ -384,8 +384,12 @@ func (a *app) summary(r *receipt.Receipt) {
 	if s := refusedLine(r); s != "" {
 		a.say(plainText, "%s (carboy receipt says why)", s)
 	}
-	if s := foundLine(r); s != "" {
-		a.say(redText, "%s (carboy receipt says where)", s)
+	if s, stopped := foundLine(r); s != "" {
+		c := plainText
+		if stopped {
+			c = redText
+		}
+		a.say(c, "%s (carboy receipt says where)", s)
 	}
 	if r.Landable() {
 		ref := ""
@@ -458,8 +462,9 @@ func changesText(r *receipt.Receipt) string {
 	return s
 }
 
-// foundLine counts what scanners found, grouped by what was done about it.
-func foundLine(r *receipt.Receipt) string {
+// foundLine counts what scanners found, grouped by what was done about it. stopped means
+// that some of it did not pass as it was.
+func foundLine(r *receipt.Receipt) (line string, stopped bool) {
 	n := map[receipt.Action]int64{}
 	secrets, other := map[string]bool{}, map[string]bool{}
 	for _, f := range r.Network.Found {
@@ -471,8 +476,9 @@ func foundLine(r *receipt.Receipt) string {
 		}
 	}
 	if len(n) == 0 {
-		return ""
+		return "", false
 	}
+	stopped = n[receipt.Blocked]+n[receipt.Masked] > 0
 	var done []string
 	for _, a := range []receipt.Action{receipt.Blocked, receipt.Masked, receipt.Passed, receipt.Reported} {
 		if n[a] > 0 {
@@ -481,11 +487,15 @@ func foundLine(r *receipt.Receipt) string {
 	}
 	const shown = 5
 	what := append(slices.Sorted(maps.Keys(secrets)), slices.Sorted(maps.Keys(other))...)
-	s := "found: " + strings.Join(what[:min(len(what), shown)], ", ")
+	s := "seen"
+	if stopped {
+		s = "found"
+	}
+	s += ": " + strings.Join(what[:min(len(what), shown)], ", ")
 	if k := len(what) - shown; k > 0 {
 		s += fmt.Sprintf(" and %d more", k)
 	}
-	return s + "; " + strings.Join(done, ", ")
+	return s + "; " + strings.Join(done, ", "), stopped
 }
 
 // refusedLine names the first few requests that were refused, each once.
