@@ -134,6 +134,11 @@ func Write(dir string, s Session) (int, error) {
 	}
 	e := json.NewEncoder(z)
 	for _, x := range s.Exchanges {
+		if closed[s.Name] {
+			copied := *x
+			copied.Body = withoutWords(x.Body)
+			x = &copied
+		}
 		if err := e.Encode(x); err != nil {
 			return 0, err
 		}

@@ -1,6 +1,7 @@
 package sessiontest
 
 import (
+	"bytes"
 	"net/http"
 	"os"
 	"reflect"
@@ -41,6 +42,25 @@ func TestSize(t *testing.T) {
 	for _, e := range entries {
 		if info, err := e.Info(); err != nil || info.Size() > 300<<10 {
 			t.Errorf("%s: %v, %v", e.Name(), info.Size(), err)
+		}
+	}
+}
+
+// TestWithoutWords: the recording of a closed agent has none of its texts.
+func TestWithoutWords(t *testing.T) {
+	const text = `{"system":[{"text":"You are an agent: be careful with <secrets>, and never \"guess\"."}],"messages":[{"content":"Fix the function"}]}`
+	const want = `{"system":[{"text":"lor lor lo lorem: lo loremip lore <loremip>, lor lorem \"lorem\"."}],"messages":[{"content":"Fix the function"}]}`
+	if got := string(withoutWords([]byte(text))); got != want {
+		t.Errorf("%s", got)
+	}
+	for _, s := range All(t) {
+		if !closed[s.Name] {
+			continue
+		}
+		for i, x := range s.Exchanges {
+			if !bytes.Equal(withoutWords(x.Body), x.Body) {
+				t.Errorf("%s, request %d: has words", s.Name, i)
+			}
 		}
 	}
 }
