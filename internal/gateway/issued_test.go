@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -13,11 +14,10 @@ import (
 // to another server; one that nobody gave, or a known secret that a server repeats, may not.
 func TestIssuedTokens(t *testing.T) {
 	opaque := func(c string) string { return strings.Repeat(c+"7fQ2x", 8) }
-	var told string
-	var got string
+	var told, got atomic.Value
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/token" {
-			got = r.Header.Get("Authorization")
+			got.Store(r.Header.Get("Authorization"))
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -28,7 +28,7 @@ func TestIssuedTokens(t *testing.T) {
 			defer z.Close()
 			out = z
 		}
-		for _, part := range strings.SplitAfter(told, ":") { // in pieces, of unknown length
+		for _, part := range strings.SplitAfter(told.Load().(string), ":") { // in pieces, of unknown length
 			io.WriteString(out, part)
 			w.(http.Flusher).Flush()
 		}
@@ -62,18 +62,18 @@ func TestIssuedTokens(t *testing.T) {
 					if status := get("opaque.example.com", "/pull", "Bearer "+given, ""); status != masked {
 						t.Errorf("%s, before it was given: %d", action, status)
 					}
-					told = fmt.Sprintf(answer, given)
+					told.Store(fmt.Sprintf(answer, given))
 					get("api.example.com", "/token", "", coding)
 					up := get("opaque.example.com", "/pull", "Bearer "+given, "")
-					if up != 200 || got != "Bearer "+given {
-						t.Errorf("%s, http2 %v, %s, %q: %d %q", action, h2, answer, coding, up, got)
+					if up != 200 || got.Load() != "Bearer "+given {
+						t.Errorf("%s, http2 %v, %s, %q: %d %v", action, h2, answer, coding, up, got.Load())
 					}
 					if status := get("opaque.example.com", "/pull", "Bearer "+opaque("other"), ""); status != masked {
 						t.Errorf("%s, another: %d", action, status)
 					}
 				}
 			}
-			told = fmt.Sprintf(`{"token": %q}`, watchedValue)
+			told.Store(fmt.Sprintf(`{"token": %q}`, watchedValue))
 			get("api.example.com", "/token", "", "")
 			if status := get("opaque.example.com", "/pull", "Bearer "+watchedValue, ""); status != masked {
 				t.Errorf("%s, a known secret: %d", action, status)
@@ -81,7 +81,7 @@ func TestIssuedTokens(t *testing.T) {
 			for _, nested := range []string{`{"a": {"token": %q}}`, `[{"token": %q}]`, `{"key": %q}`} {
 				n++
 				v := opaque(fmt.Sprintf("%s%vn%d", action, h2, n))
-				told = fmt.Sprintf(nested, v)
+				told.Store(fmt.Sprintf(nested, v))
 				get("api.example.com", "/token", "", "")
 				if status := get("opaque.example.com", "/pull", "Bearer "+v, ""); status != masked {
 					t.Errorf("%s, %s: %d", action, nested, status)
