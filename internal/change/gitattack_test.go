@@ -14,6 +14,10 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // rawObject stores an object that git would not make.
@@ -494,6 +498,9 @@ func TestLandLocked(t *testing.T) {
 // TestGitKill kills landings and undos of commits at steps and at moments: references,
 // index and files are then all before or all after, and the next one works.
 func TestGitKill(t *testing.T) {
+	// The git of a killed landing becomes a child of this process, to be waited for.
+	must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	g := newGitWorld(t, nil)
 	old := g.head()
 	tip := commitIn(t, g.in, "a.txt", "two\n")
@@ -537,6 +544,7 @@ func TestGitKill(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			killed++
 		}
+		testenv.AllGone(t, "a killed landing", testenv.Living(t, os.Getpid()), testenv.Patience(time.Minute))
 		if h := g.head(); h != old && h != tip {
 			t.Fatalf("round %d: main is %s", round, h)
 		}
