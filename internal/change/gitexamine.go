@@ -142,7 +142,7 @@ func (r *repository) lookAt(ctx context.Context, policy Policy, c *RefChange) er
 // branch alone, "" if there is nothing.
 func (r *repository) underWay() string {
 	for name, what := range map[string]string{
-		"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-wanted", "REVERT_HEAD": "revert", "rebase-apply": "rebase or am", "rebase-merge": "rebase",
+		"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "rebase-apply": "rebase or am", "rebase-merge": "rebase",
 	} {
 		if typ, _ := hostAt(r.t, r.path(name)); typ != "" && !r.fresh {
 			return "a " + what + " is under way on the host: end it there, with the files that landed, or abort it and land again"
