@@ -426,15 +426,19 @@ func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
 		act, collect = scan.Redact, scan.Redact
 	}
 	asks := w.asksPerson()
-	var given map[int64]bool // the offsets of tokens that a server gave the bottle
+	type found struct {
+		rule string
+		at   int64
+	}
+	var given map[found]bool // tokens that a server gave the bottle
 	o.Ask = func(f scan.Finding, value []byte) scan.Action {
 		place := placeOf(parts, f.Offset)
 		switch {
 		case f.Secret == "" && place == "header Authorization" && value != nil && w.x.c.flow.g.issued.has(value):
 			if given == nil {
-				given = map[int64]bool{}
+				given = map[found]bool{}
 			}
-			given[f.Offset] = true
+			given[found{f.Rule, f.Offset}] = true
 			return scan.Report
 		case !asks:
 			return collect
@@ -456,7 +460,7 @@ func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
 	if err == nil {
 		out, err = s.End(out)
 	}
-	findings := slices.DeleteFunc(slices.Clone(s.Findings()), func(f scan.Finding) bool { return given[f.Offset] })
+	findings := slices.DeleteFunc(slices.Clone(s.Findings()), func(f scan.Finding) bool { return f.Secret == "" && given[found{f.Rule, f.Offset}] })
 	w.hidePath(findings, parts)
 	for _, f := range findings {
 		f.Place = w.d.hidden(placeOf(parts, f.Offset))

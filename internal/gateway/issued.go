@@ -53,8 +53,7 @@ func (i *issued) has(token []byte) bool {
 type tokenAnswer struct {
 	to   *issued
 	body []byte
-	over bool
-	left int // attempts
+	left int // attempts; 0: no more is read
 }
 
 func (g *Gateway) readTokens() *tokenAnswer { return &tokenAnswer{to: &g.issued, left: 4} }
@@ -62,7 +61,7 @@ func (g *Gateway) readTokens() *tokenAnswer { return &tokenAnswer{to: &g.issued,
 // look takes the next piece of the decoded answer, before the bottle gets it. It returns
 // nil.
 func (a *tokenAnswer) look(p []byte) error {
-	if a.over {
+	if a.left == 0 {
 		return nil
 	}
 	a.body = append(a.body, p...)
@@ -71,7 +70,7 @@ func (a *tokenAnswer) look(p []byte) error {
 	case len(text) == 0:
 		return nil
 	case text[0] != '{' || len(a.body) > maxTokenAnswer:
-		a.over, a.body = true, nil
+		a.left, a.body = 0, nil
 		return nil
 	case text[len(text)-1] != '}' || !bytes.Contains(text, []byte(`token"`)):
 		return nil
@@ -88,7 +87,7 @@ func (a *tokenAnswer) look(p []byte) error {
 		a.left--
 	}
 	if a.left == 0 {
-		a.over, a.body = true, nil
+		a.body = nil
 	}
 	return nil
 }

@@ -8,11 +8,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/carboy/carboy/internal/secret"
 )
 
 // TestIssuedTokens: a Bearer token that a server gave the bottle may leave as such, also
 // to another server; one that nobody gave, or a known secret that a server repeats, may not.
 func TestIssuedTokens(t *testing.T) {
+	const longSecret = "hV7Zk3qP9xLw0aB5cD8eF2gH6jK4mN1pQrS7tU0"
 	opaque := func(c string) string { return strings.Repeat(c+"7fQ2x", 8) }
 	var told, got atomic.Value
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +37,9 @@ func TestIssuedTokens(t *testing.T) {
 		}
 	})
 	check := func(t *testing.T, action string) {
-		o := newTLSWorld(t, "routes:\n  - {host: \"*.example.com\", dlp: {outbound_on_match: "+action+"}}\n", up, watching)
+		o := newTLSWorld(t, "routes:\n  - {host: \"*.example.com\", dlp: {outbound_on_match: "+action+"}}\n", up, func(c *Config) {
+			c.Secrets = map[string]secret.Value{"short": secret.NewString(watchedValue), "opaque": secret.NewString(longSecret)}
+		})
 		for _, h2 := range []bool{false, true} {
 			c := o.client(h2)
 			get := func(host, path, auth, coding string) int {
@@ -73,10 +78,13 @@ func TestIssuedTokens(t *testing.T) {
 					}
 				}
 			}
-			told.Store(fmt.Sprintf(`{"token": %q}`, watchedValue))
-			get("api.example.com", "/token", "", "")
-			if status := get("opaque.example.com", "/pull", "Bearer "+watchedValue, ""); status != masked {
-				t.Errorf("%s, a known secret: %d", action, status)
+			for _, known := range []string{watchedValue, longSecret} {
+				told.Store(fmt.Sprintf(`{"token": %q}`, known))
+				get("api.example.com", "/token", "", "")
+				got.Store("")
+				if status := get("opaque.example.com", "/pull", "Bearer "+known, ""); status != masked || strings.Contains(got.Load().(string), known) {
+					t.Errorf("%s, a known secret: %d, and upstream got %q", action, status, got.Load())
+				}
 			}
 			for _, nested := range []string{`{"a": {"token": %q}}`, `[{"token": %q}]`, `{"key": %q}`} {
 				n++
