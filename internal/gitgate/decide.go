@@ -77,8 +77,9 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 	return nil
 }
 
-// question is what a person is asked at once: about one line of a file in all commits that
-// have it, all long findings in one file, or one content that can't be read.
+// question groups the findings about which a person is asked at once: one line of a file
+// in all commits that have it, all long findings in one file, or one content that can't be
+// read.
 type question struct{ fs []*found }
 
 // subject returns what is the same in all findings of a question.

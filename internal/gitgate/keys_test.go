@@ -30,7 +30,7 @@ func TestG1Keys(t *testing.T) {
 	for i := range 30 {
 		many += fmt.Sprintf("k%d:\n%s", i, aKey(""))
 	}
-	const goes, found, nobody, no = "goes", "private-key", "this bottle asks nobody", "not this one"
+	const found, nobody, no = "private-key", "this bottle asks nobody", "not this one"
 	for name, c := range map[string]struct {
 		old   string
 		texts []string // one commit each
@@ -84,15 +84,7 @@ func TestG1Keys(t *testing.T) {
 					return "me", nil
 				}
 			}
-			_, url := newGate(t, cfg)
-			w := cloneOf(t, url)
-			for _, text := range c.texts {
-				commitFile(t, w, "f.txt", text)
-			}
-			out, err := tryGit(t, w, "push", "origin", "trunk")
-			if went := err == nil; went != (c.says == goes) || !went && !strings.Contains(out, c.says) {
-				t.Errorf("went on: %v\n%s", went, out)
-			}
+			pushes(t, cfg, c.says, "f.txt", c.texts...)
 			if len(asked) != c.asked {
 				t.Fatalf("%d questions: %+v", len(asked), asked)
 			}

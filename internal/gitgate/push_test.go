@@ -26,6 +26,24 @@ func commitFile(t testing.TB, w, path, text string) {
 
 var awsKey = "AKIA" + "QYLPMN5HHHFPZAM2"
 
+// goes is what pushes is told of a push that goes on.
+const goes = "goes"
+
+// pushes pushes a file with each text as a commit through a gate of cfg. It fails the test
+// unless the push goes on, if says is goes, or else is refused with that text.
+func pushes(t *testing.T, cfg Config, says, file string, texts ...string) {
+	t.Helper()
+	_, url := newGate(t, cfg)
+	w := cloneOf(t, url)
+	for _, text := range texts {
+		commitFile(t, w, file, text)
+	}
+	out, err := tryGit(t, w, "push", "origin", "trunk")
+	if went := err == nil; went != (says == goes) || !went && !strings.Contains(out, says) {
+		t.Errorf("went on: %v\n%s", went, out)
+	}
+}
+
 // An event of a push reports references, commits, findings and the result.
 func TestPush(t *testing.T) {
 	t.Parallel()

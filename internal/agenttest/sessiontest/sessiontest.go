@@ -40,7 +40,7 @@ type Exchange struct {
 	Status       int         `json:"status"`
 	AnswerHeader http.Header `json:"answer_header"`
 	Answer       Text        `json:"answer,omitempty"`
-	// Messages are those of a WebSocket, in order.
+	// Messages holds the messages of a WebSocket, in order.
 	Messages []Message `json:"messages,omitempty"`
 }
 
