@@ -32,10 +32,16 @@ func (w *world) outside(h http.Handler) {
 	w.t.Helper()
 	srv := httptest.NewTLSServer(h)
 	w.t.Cleanup(srv.Close)
+	w.reach(srv, "example.com")
+}
+
+// reach opens the client again so that its gateway reaches srv, and nothing else, by names.
+func (w *world) reach(srv *httptest.Server, names ...string) {
+	w.t.Helper()
 	o := w.c.host.Opened
 	o.Roots = x509.NewCertPool()
 	o.Roots.AddCert(srv.Certificate())
-	o.Resolver = oneServer{}
+	o.Resolver = oneAddress(names)
 	o.Dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", srv.Listener.Addr().String())
 	}
@@ -48,10 +54,11 @@ func (w *world) outside(h http.Handler) {
 	w.c = c
 }
 
-type oneServer struct{}
+// oneAddress resolves each of its names to the same public address, and no other name.
+type oneAddress []string
 
-func (oneServer) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
-	if strings.TrimSuffix(host, ".") != "example.com" {
+func (names oneAddress) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	if !slices.Contains(names, strings.TrimSuffix(host, ".")) {
 		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 	}
 	return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil

@@ -5,7 +5,6 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,10 +17,8 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,37 +170,11 @@ func (w *world) outsideAs(h http.Handler, names []string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	srv := httptest.NewUnstartedServer(h)
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	srv.StartTLS()
 	w.t.Cleanup(srv.Close)
-	o := w.c.host.Opened
-	o.Roots = x509.NewCertPool()
-	o.Roots.AddCert(cert)
-	o.Resolver = someServers(names)
-	o.Dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", srv.Listener.Addr().String())
-	}
-	w.c.Close()
-	c, err := Open(context.Background(), reopen(o))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { c.Close() })
-	w.c = c
-}
-
-type someServers []string
-
-func (s someServers) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
-	if !slices.Contains(s, strings.TrimSuffix(host, ".")) {
-		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
-	}
-	return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
+	w.reach(srv, names...)
 }
 
 // TestGateInstalls: projects whose dependencies come from a registry are gated as gate

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	preparedMain()
 	attacker.Main()
 	strangerMain()
-	testscript.Main(m, map[string]func(){"carboy": func() { os.Exit(mainCode()) }, "asker": askerMain})
+	testscript.Main(m, map[string]func(){"carboy": func() { stopAtStep(); os.Exit(mainCode()) }, "asker": askerMain})
 }
 
 // TestScript runs the sessions in testdata. They start real bottles.

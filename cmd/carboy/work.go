@@ -40,6 +40,10 @@ about it.`
 // maxAttempts bounds the attempts including those that people grant.
 const maxAttempts = carboy.MaxAttempts + supervise.MaxMoreAttempts
 
+// atStep is called when a step of work is written, and again once it is recorded. Tests
+// stop carboy there.
+var atStep = func(t carboy.Attempt, recorded bool) {}
+
 // ofWork lists the flags that --continue excludes, because its work has them on record.
 var ofWork = []string{"agent", "prompt", "bottle", "dir", "base", "gate", "attempts", "push", "branch", "no-push"}
 
@@ -82,7 +86,9 @@ func (a *app) workCmd() *cobra.Command {
 			}
 			n := &narrator{app: a, bottle: true, silent: quiet || asJSON}
 			o.OnEvent, o.OnGate = n.event, a.gateEvents(quiet || asJSON)
+			o.Dies = func(t carboy.Attempt) bool { atStep(t, false); return false }
 			o.OnAttempt = func(t carboy.Attempt) {
+				atStep(t, true)
 				if quiet || asJSON || t.State == carboy.AttemptPending {
 					return
 				}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -132,21 +133,65 @@ func (w *workDen) id() string {
 	return filepath.Base(filepath.Dir(files[0]))
 }
 
+// stopVariable names the step at which carboy stops itself, as stop.String has it.
+const stopVariable = "CARBOY_TEST_STOP"
+
+// stop is one of the two halves of a step: its file is there, or its record too.
+type stop struct {
+	step
+	recorded bool
+}
+
+func (s stop) String() string { return fmt.Sprint(s.step, " ", s.recorded) }
+
+// stopAtStep has this carboy stop, as by SIGSTOP, at the step that stopVariable names.
+func stopAtStep() {
+	if want := os.Getenv(stopVariable); want != "" {
+		atStep = func(t carboy.Attempt, recorded bool) {
+			if (stop{step{Number: t.Number, State: string(t.State)}, recorded}).String() == want {
+				syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+				select {} // another thread may get the signal, and stop this one later
+			}
+		}
+	}
+}
+
+// killedAt kills the work where at says. It fails if the work ends before.
+func (w *workDen) killedAt(at stop) {
+	w.t.Helper()
+	over, code, between := w.killed(nil, stopVariable+"="+at.String())
+	if over {
+		w.t.Fatalf("it ended before %s with %d: %v", at, code, w.steps())
+	}
+	if between == at.recorded {
+		w.t.Errorf("killed at %s, and the newest step has its record: %t", at, !between)
+	}
+}
+
 // killed runs the work, or goes on with it, and kills carboy with all its might when
-// when says so, which is asked again and again. over: it ended before, with that code.
-// between: the newest step's file was there, and not its record.
-func (w *workDen) killed(when func() bool) (over bool, code int, between bool) {
+// when says so, which is asked again and again, or, without one, when carboy has stopped
+// itself. over: it ended before, with that code. between: the newest step's file was
+// there, and not its record.
+func (w *workDen) killed(when func() bool, env ...string) (over bool, code int, between bool) {
 	w.t.Helper()
 	args := []string{"work", "--agent", "a", "--prompt", "make it pass"}
 	if id := w.id(); id != "" {
 		args = []string{"work", "--continue", id}
 	}
 	cmd := w.command(args...)
+	cmd.Env = append(cmd.Env, env...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
+	}
+	if when == nil {
+		when = func() bool {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+			_, after, _ := bytes.Cut(b, []byte(") "))
+			return err == nil && bytes.HasPrefix(after, []byte("T"))
+		}
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }() // ends with the command, which is killed at the latest below
@@ -181,21 +226,6 @@ func (w *workDen) killed(when func() bool) (over bool, code int, between bool) {
 		}
 	}
 	return false, 0, len(w.records("gate.attempt")) < len(w.files())
-}
-
-// at is true once the newest step is another than before, and the wanted one.
-func (w *workDen) at(number int, state string) func() bool {
-	before := len(w.files())
-	return func() bool {
-		files := w.files()
-		if len(files) <= before {
-			return false
-		}
-		before = len(files)
-		b, err := os.ReadFile(files[len(files)-1])
-		var s step
-		return err == nil && json.Unmarshal(b, &s) == nil && s.Number == number && s.State == state
-	}
 }
 
 var attemptText = regexp.MustCompile(`^attempt (\d+): (\w+)`)
@@ -266,9 +296,8 @@ func (w *workDen) whole(attempts int) {
 	}
 }
 
-// TestKilledWork kills carboy at every step of work, as soon as the step's file is
-// there, which mostly is before its record, and at random moments. Whoever goes on loses
-// no attempt, doubles none and runs none that is not on record.
+// TestKilledWork kills carboy at both halves of every step of work, and at random moments.
+// Whoever goes on loses no attempt, doubles none and runs none that is not on record.
 func TestKilledWork(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s, err := strconv.ParseUint(os.Getenv("CARBOY_TEST_SEED"), 10, 64); err == nil {
@@ -276,7 +305,6 @@ func TestKilledWork(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(seed, 1))
 	t.Logf("CARBOY_TEST_SEED=%d", seed)
-	betweens := 0
 	finish := func(w *workDen, attempts int) {
 		w.t.Helper()
 		if over, code, _ := w.killed(func() bool { return false }); !over || code != 0 {
@@ -284,68 +312,31 @@ func TestKilledWork(t *testing.T) {
 		}
 		w.whole(attempts)
 	}
-	t.Run("steps", func(t *testing.T) {
-		todo := []step{
-			{1, "pending", "", "", ""}, {1, "judging", "", "", ""}, {1, "recorded", "", "", ""}, {2, "pending", "", "", ""},
-			{2, "judging", "", "", ""}, {2, "recorded", "", "", ""}, {2, "pushing", "", "", ""}, {2, "pushed", "", "", ""},
-		}
-		// A step may be over before it is seen, and an agent may begin before its step is
-		// stopped, which loses the attempt: what a work missed, the next one is killed at.
-		for n := 0; len(todo) > 0; n++ {
-			if n == 20 {
-				t.Fatalf("no work was killed at %v", todo)
-			}
+	for _, recorded := range []bool{false, true} {
+		t.Run(fmt.Sprintf("recorded=%t", recorded), func(t *testing.T) {
 			w := newWorkDen(t)
-			var missed []step
-			over, code := false, 0
-			for _, s := range todo {
-				var between bool
-				if !over {
-					over, code, between = w.killed(w.at(s.Number, s.State))
+			for _, s := range []step{
+				{Number: 1, State: "pending"}, {Number: 1, State: "running"}, {Number: 1, State: "judging"}, {Number: 1, State: "recorded"},
+				{Number: 2, State: "pending"}, {Number: 2, State: "running"}, {Number: 2, State: "judging"}, {Number: 2, State: "recorded"},
+				{Number: 2, State: "pushing"}, {Number: 2, State: "pushed"},
+			} {
+				if recorded && s.State == "running" {
+					continue // its attempt is lost, below
 				}
-				if over && s.State != "pushed" {
-					missed = append(missed, s)
-					continue
-				}
-				if between {
-					betweens++
-				}
-				if id := w.id(); s.Number == 1 && s.State == "pending" && between && len(w.files()) == 1 {
+				w.killedAt(stop{s, recorded})
+				if id := w.id(); !recorded && s.String() == "1 pending" {
 					// It never began, and says so; the next begins anew.
 					if _, msg, code := w.carboy("work", "--continue", id); code != 1 || !strings.Contains(msg, "never began") {
 						t.Errorf("%d %s", code, msg)
 					}
 				}
-				t.Logf("killed at %s; before its record: %v", s, between)
 			}
-			todo = missed
-			lost := 0
-			for _, s := range w.steps() {
-				if s.Failing == "lost" {
-					lost++
-				}
-			}
-			switch {
-			case over && code == 11 && lost > 1: // three attempts, and the one that was left could not pass
-			case over && code != 0:
-				t.Fatalf("it ended with %d: %v", code, w.steps())
-			case over:
-				w.whole(2 + lost)
-			default:
-				finish(w, 2+lost) // what an agent has done is not lost
-			}
-		}
-	})
+			finish(w, 2)
+		})
+	}
 	t.Run("running", func(t *testing.T) {
 		w := newWorkDen(t)
-		over, _, between := w.killed(w.at(1, "running"))
-		if between { // it did not happen; now it does
-			betweens++
-			over, _, _ = w.killed(func() bool { return len(w.records("run.started")) > 0 })
-		}
-		if over {
-			t.Fatal(w.steps())
-		}
+		w.killedAt(stop{step{Number: 1, State: "running"}, true})
 		finish(w, 3)
 		if s := w.steps(); s[2].State != "recorded" || s[2].Failing != "lost" || s[2].Outcome != "unavailable" {
 			t.Errorf("the first attempt: %+v", s[2])
@@ -356,16 +347,14 @@ func TestKilledWork(t *testing.T) {
 		kills := 0
 		for range 2 {
 			after := time.Now().Add(time.Duration(random.Int64N(int64(1500 * time.Millisecond))))
-			over, code, between := w.killed(func() bool { return time.Now().After(after) })
+			over, code, _ := w.killed(func() bool { return time.Now().After(after) })
 			if over {
 				if code != 0 && code != 11 {
 					t.Fatalf("exit code %d: %v", code, w.steps())
 				}
 				break
 			}
-			if kills++; between {
-				betweens++
-			}
+			kills++
 		}
 		over, code, _ := w.killed(func() bool { return false })
 		t.Logf("%d kills, exit code %d, %v", kills, code, w.steps())
@@ -376,17 +365,6 @@ func TestKilledWork(t *testing.T) {
 			w.whole(steps[len(steps)-1].Number)
 		case code != 11 || steps[len(steps)-1].Number != 3:
 			t.Errorf("exit code %d: %v", code, steps)
-		}
-	})
-	t.Run("between", func(t *testing.T) {
-		for n := 0; betweens == 0; n++ {
-			if n == 60 {
-				t.Fatal("none was killed between a step's file and its record: this shows less than it should")
-			}
-			w := newWorkDen(t)
-			if _, _, between := w.killed(w.at(1, "pending")); between {
-				betweens++
-			}
 		}
 	})
 }

@@ -57,8 +57,8 @@ func newGitWorld(t testing.TB, setup func(dir string), init ...string) *gitWorld
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Fatal("these tests need git")
 	}
-	g := &gitWorld{world: &world{t: t, run: realTemp(t)}, in: realTemp(t) + "/ws"}
-	g.ws = realTemp(t) + "/ws"
+	g := &gitWorld{world: &world{t: t, run: fastTemp(t)}, in: realTemp(t) + "/ws"}
+	g.ws = fastTemp(t) + "/ws"
 	must(t, os.Mkdir(g.ws, 0o755))
 	gitIn(t, g.ws, append([]string{"init", "-q", "-b", "main"}, init...)...)
 	writeIn(t, g.ws, "b.txt", "b\n")
@@ -536,7 +536,7 @@ func TestLandNewRepository(t *testing.T) {
 	for name, dir := range map[string]string{"top": "", "new directory": "sub/new", "old directory": "old"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, map[string]string{"old/x": "x"})
-			g := &gitWorld{world: w, in: realTemp(t) + "/ws"}
+			g := &gitWorld{world: w, in: fastTemp(t) + "/ws"}
 			must(t, os.CopyFS(g.in, os.DirFS(g.ws)))
 			before := treeOf(t, g.ws)
 			at := filepath.Join(g.in, dir)

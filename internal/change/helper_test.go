@@ -27,7 +27,7 @@ type world struct {
 // directory; "->": a link) and begins a run.
 func newWorld(t testing.TB, files map[string]string) *world {
 	t.Helper()
-	return newWorldAt(t, realTemp(t), realTemp(t), files)
+	return newWorldAt(t, fastTemp(t), fastTemp(t), files)
 }
 
 func newWorldAt(t testing.TB, dir, run string, files map[string]string) *world {
