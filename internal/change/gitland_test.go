@@ -140,7 +140,7 @@ func (g *gitWorld) head() string { return gitIn(g.t, g.ws, "rev-parse", "HEAD") 
 func gitState(t testing.TB, dir string) map[string]string {
 	all := treeOf(t, dir)
 	for p := range all {
-		if strings.HasPrefix(p, ".git/objects") || strings.HasPrefix(p, ".git/logs") || p == ".git/index" {
+		if strings.HasPrefix(p, ".git/objects") || strings.HasPrefix(p, ".git/logs") || p == ".git/index" || strings.HasPrefix(p, ".git/sharedindex.") {
 			delete(all, p)
 		}
 	}
