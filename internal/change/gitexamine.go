@@ -73,13 +73,15 @@ func (r *repository) examine(ctx context.Context, policy Policy, wanted func(*Re
 			r.digits = len(refs[0].New)
 		}
 	}
-	chosen := 0
+	chosen, claimed := 0, r.claimed()
 	for i := range refs {
 		c := &refs[i]
 		switch {
 		case never != "":
 			c.Never = never
 		case c.Never != "" || !wanted(c):
+		case c.Never == "" && claimed[c.Name] != "":
+			c.Never = claimed[c.Name]
 		case chosen == maxRefs && !c.CheckedOut:
 			c.Never = fmt.Sprintf("more than %d references changed: push the others, or fetch them", maxRefs)
 		case !c.CheckedOut:
@@ -126,42 +128,52 @@ func (r *repository) lookAt(ctx context.Context, policy Policy, c *RefChange) er
 			return err
 		}
 	}
-	if where, ok := r.otherWorktrees()[c.Name]; ok {
-		c.Never = "the linked work tree " + show(where) + " has it checked out"
+	if what := r.underWay(); c.CheckedOut && what != "" {
+		c.Never = what + ": end it there, with the files that landed, or abort it and land again"
 		return nil
-	}
-	if c.CheckedOut {
-		if c.Never = r.underWay(); c.Never != "" {
-			return nil
-		}
 	}
 	return r.describe(ctx, policy, c)
 }
 
-// underWay returns what git has begun on the host and not ended, as a reason to leave the
-// branch alone, "" if there is nothing.
+// underWay returns what git has begun on the host's branch and not ended, "" if there is
+// nothing.
 func (r *repository) underWay() string {
-	for name, what := range map[string]string{
-		"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "rebase-apply": "rebase or am", "rebase-merge": "rebase",
+	for _, begun := range [][2]string{
+		{"MERGE_HEAD", "merge"}, {"CHERRY_PICK_HEAD", "cherry-pick"}, {"REVERT_HEAD", "revert"}, {"rebase-apply", "rebase or am"}, {"rebase-merge", "rebase"},
+		{"sequencer", "cherry-pick or revert"},
 	} {
-		if typ, _ := hostAt(r.t, r.path(name)); typ != "" && !r.fresh {
-			return "a " + what + " is under way on the host: end it there, with the files that landed, or abort it and land again"
+		if typ, _ := hostAt(r.t, r.path(begun[0])); typ != "" && !r.fresh {
+			return "a " + begun[1] + " is under way on the host"
 		}
 	}
 	return ""
 }
 
-// otherWorktrees returns the branches that linked work trees have checked out.
-func (r *repository) otherWorktrees() map[string]string {
+// claimed returns the branches that git itself would not move, each with the reason: linked
+// work trees have them checked out, or a rebase moves them when it ends, unless they moved
+// meanwhile.
+func (r *repository) claimed() map[string]string {
 	out := map[string]string{}
 	if r.fresh {
 		return out
 	}
 	names, _ := r.t.sorted(r.path("worktrees"))
-	for _, name := range names {
-		if b, err := r.hostFile("worktrees/"+name+"/HEAD", 4096); err == nil {
-			out[headOf(b)] = name
+	add := func(file, why string) {
+		b, _ := r.hostFile(file, 4096)
+		if name := strings.TrimSpace(strings.TrimPrefix(string(b), "ref: ")); refName(name) {
+			out[name] = why
 		}
+	}
+	in := func(dir, where string) {
+		for _, of := range []string{"rebase-merge", "rebase-apply"} {
+			add(dir+of+"/head-name", "a rebase of it is under way "+where)
+		}
+	}
+	in("", "on the host: end or abort it first")
+	for _, name := range names {
+		dir, where := "worktrees/"+name+"/", "the linked work tree "+show(name)
+		in(dir, "in "+where)
+		add(dir+"HEAD", where+" has it checked out: git switch there first")
 	}
 	return out
 }
