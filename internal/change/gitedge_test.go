@@ -1,7 +1,10 @@
 package change
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -235,5 +238,62 @@ func TestLandSparse(t *testing.T) {
 				t.Errorf("the index has\n%s, not\n%s", now, index)
 			}
 		})
+	}
+}
+
+// TestLandConverted: where git converts files (ends of lines, Git LFS), what the work tree
+// shows is what is committed; beside each, content that it does not show is told.
+func TestLandConverted(t *testing.T) {
+	pointer := func(content string) string {
+		sum := sha256.Sum256([]byte(content))
+		return fmt.Sprintf(lfsPointer, hex.EncodeToString(sum[:]), len(content))
+	}
+	// A filter like that of LFS, without the program.
+	clean := `sed -e 's/^content.*/` + strings.ReplaceAll(strings.TrimSuffix(strings.ReplaceAll(pointer("content 1\n"), "/", `\/`), "\n"), "\n", `\n`) + `/'`
+	g := newGitWorld(t, func(dir string) {
+		gitIn(t, dir, "config", "core.autocrlf", "true")
+		gitIn(t, dir, "config", "filter.lfs.clean", clean)
+		gitIn(t, dir, "config", "filter.lfs.required", "true")
+		writeIn(t, dir, ".gitattributes", "*.bat text eol=crlf\n*.big filter=lfs -text\n*.raw -text\n")
+		writeIn(t, dir, "a.txt", "one\r\n")
+		gitIn(t, dir, "add", ".")
+		gitIn(t, dir, "commit", "-q", "-m", "attributes")
+	})
+	before := gitState(t, g.ws)
+	files := map[string]string{"a.txt": "one\r\ntwo\r\n", "lf.txt": "lf\n", "x.bat": "x\r\ny\r\n", "1.big": "content 1\n", "r.raw": "\r\n"}
+	for name, text := range files {
+		writeIn(t, g.in, name, text)
+	}
+	gitIn(t, g.in, "add", ".")
+	if b := gitIn(t, g.in, "cat-file", "-p", ":1.big"); b+"\n" != pointer("content 1\n") {
+		t.Fatalf("the filter made %q", b)
+	}
+	gitIn(t, g.in, "commit", "-q", "-m", "converted")
+	s := g.leave()
+	refs, err := s.Refs(t.Context(), Policy{})
+	must(t, err)
+	if r := refOf(t, refs, "refs/heads/main"); len(r.Files) != len(files) || len(r.Unseen()) != 0 {
+		t.Errorf("%+v", r.Files)
+	}
+	rep := g.land(s, LandOptions{})
+	if out := gitIn(t, g.ws, "status", "--porcelain"); len(rep.Refs) != 1 || out != "" {
+		t.Errorf("%+v; status: %q", rep, out)
+	}
+	must(t, second(Undo(t.Context(), s, UndoOptions{})))
+	if d := diffTrees(before, gitState(t, g.ws)); d != "" {
+		t.Error(d)
+	}
+	// Hidden behind the same: another content, lines that differ in more than their ends.
+	for name, text := range map[string]string{"a.txt": "one\ntwo \n", "x.bat": "x\ny", "1.big": pointer("content 2\n"), "r.raw": "\n\n"} {
+		writeIn(t, g.in, "hidden", text)
+		id := gitIn(t, g.in, "hash-object", "-w", "--no-filters", "hidden")
+		gitIn(t, g.in, "update-index", "--cacheinfo", "100644,"+id+","+name)
+	}
+	must(t, os.Remove(g.in+"/hidden"))
+	gitIn(t, g.in, "commit", "-q", "-m", "hidden")
+	refs, err = g.leave().Refs(t.Context(), Policy{})
+	must(t, err)
+	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 4 {
+		t.Errorf("%+v", r.Files)
 	}
 }

@@ -3,6 +3,7 @@ package change
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -79,9 +80,9 @@ func (r *repository) examine(ctx context.Context, policy Policy, wanted func(*Re
 		switch {
 		case never != "":
 			c.Never = never
-		case c.Never != "" || !wanted(c):
 		case c.Never == "" && claimed[c.Name] != "":
 			c.Never = claimed[c.Name]
+		case c.Never != "" || !wanted(c):
 		case chosen == maxRefs && !c.CheckedOut:
 			c.Never = fmt.Sprintf("more than %d references changed: push the others, or fetch them", maxRefs)
 		case !c.CheckedOut:
@@ -157,7 +158,6 @@ func (r *repository) claimed() map[string]string {
 	if r.fresh {
 		return out
 	}
-	names, _ := r.t.sorted(r.path("worktrees"))
 	add := func(file, why string) {
 		b, _ := r.hostFile(file, 4096)
 		if name := strings.TrimSpace(strings.TrimPrefix(string(b), "ref: ")); refName(name) {
@@ -170,6 +170,7 @@ func (r *repository) claimed() map[string]string {
 		}
 	}
 	in("", "on the host: end or abort it first")
+	names, _ := r.t.sorted(r.path("worktrees"))
 	for _, name := range names {
 		dir, where := "worktrees/"+name+"/", "the linked work tree "+show(name)
 		in(dir, "in "+where)
@@ -454,35 +455,65 @@ func (r *repository) compare(ctx context.Context, c *RefChange) {
 		case typ == Symlink:
 			f.Unseen = f.mode != gitobject.ModeLink || gitobject.Name("blob", []byte(target), r.digits) != f.id
 		case typ == File:
-			f.Unseen = f.mode == gitobject.ModeLink || r.fileName(rel) != f.id
+			f.Unseen = f.mode == gitobject.ModeLink || !r.shows(rel, f.id)
 		default:
 			f.Unseen = true
 		}
 	}
 }
 
-// fileName returns the object name of a file of the bottle's work tree.
-func (r *repository) fileName(rel string) string {
+// maxText bounds a file whose ends of lines are compared, in bytes.
+const maxText = 16 << 20
+
+// lfsPointer is the file that Git LFS commits in the place of another.
+const lfsPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n"
+
+// shows reports whether a file of the bottle's work tree shows a blob: it has its bytes, or
+// its lines with CRLF ends (core.autocrlf, eol=crlf), or the content that it points to.
+func (r *repository) shows(rel, blob string) bool {
+	h := gitobject.NewHash(r.digits)
+	size, err := r.read(rel, h, func(size int64) { gitobject.Begin(h, "blob", size) })
+	if err != nil || hex.EncodeToString(h.Sum(nil)) == blob {
+		return err == nil
+	}
+	if size <= maxText {
+		var text bytes.Buffer
+		if _, err := r.read(rel, &text, func(int64) {}); err != nil {
+			return false
+		}
+		lines := bytes.ReplaceAll(text.Bytes(), []byte("\r\n"), []byte("\n"))
+		if gitobject.Name("blob", lines, r.digits) == blob {
+			return true
+		}
+	}
+	sum := sha256.New()
+	_, err = r.read(rel, sum, func(int64) {})
+	pointer := fmt.Sprintf(lfsPointer, hex.EncodeToString(sum.Sum(nil)), size)
+	return err == nil && gitobject.Name("blob", []byte(pointer), r.digits) == blob
+}
+
+// read copies a file of the bottle's work tree to w, after begin, and returns its size.
+func (r *repository) read(rel string, w io.Writer, begin func(size int64)) (int64, error) {
 	var from io.ReadCloser
 	var size int64
 	if ch, ok := r.s.Lookup(rel); ok && ch.Kind != Mode {
 		f, err := r.s.Content(ch)
 		if err != nil {
-			return ""
+			return 0, err
 		}
 		from, size = f, ch.Size
 	} else {
 		f, st, err := r.t.openFile(rel)
 		if err != nil {
-			return ""
+			return 0, err
 		}
 		from, size = f, st.Size
 	}
 	defer from.Close()
-	h := gitobject.NewHash(r.digits)
-	gitobject.Begin(h, "blob", size)
-	if n, err := io.Copy(h, io.LimitReader(from, size)); err != nil || n != size {
-		return ""
+	begin(size)
+	n, err := io.Copy(w, io.LimitReader(from, size))
+	if err == nil && n != size {
+		err = io.ErrUnexpectedEOF
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return size, err
 }
