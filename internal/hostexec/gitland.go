@@ -84,8 +84,12 @@ func prepareGitLand(c *call) error {
 // that people still use. None of it misleads a program.
 var oldFaults = []string{
 	"badDate", "badDateOverflow", "badEmail", "badName", "badTimezone", "missingEmail", "missingNameBeforeEmail",
-	"missingSpaceBeforeDate", "missingSpaceBeforeEmail", "multipleAuthors", "zeroPaddedDate", "zeroPaddedFilemode",
+	"missingSpaceBeforeDate", "missingSpaceBeforeEmail", "multipleAuthors", "nulInCommit", "zeroPaddedDate", "zeroPaddedFilemode",
 }
+
+// OldFault reports whether id names a fault, as git fsck does, that hurts nobody who clones
+// it: people decide about it. All others are refused.
+func OldFault(id string) bool { return slices.Contains(oldFaults, id) }
 
 // mergeElsewhere lets git change another index file than the repository's. Of a sparse
 // checkout git applies the patterns only when it writes files, so it writes those that
