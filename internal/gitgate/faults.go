@@ -19,8 +19,6 @@ import (
 // oldFaultError says that a pack has a fault that a person may let pass.
 type oldFaultError struct{ error }
 
-func (e *oldFaultError) Unwrap() error { return e.error }
-
 // fault is what git finds in one object, by its name in git-fsck. It hurts nobody who clones
 // the object.
 type fault struct{ name, kind, object, words string }
@@ -37,40 +35,46 @@ var inObject = sync.OnceValue(func() *regexp.Regexp {
 // noted, and files that are not there. All others refuse the push.
 func (q *quarantine) fsck(ctx context.Context, base string) error {
 	args := []string{"fsck"}
-	ours := map[string]bool{}
+	var ours map[string]bool
+	var err error
 	if base != "" { // its own faults are upstream's already
 		args = append(args, base)
+		ours = map[string]bool{}
 		for _, id := range q.missing {
 			ours[id] = true
 		}
-		err := q.run(ctx, nil, "list-objects", func(r io.Reader) error {
+		err = q.run(ctx, nil, "list-objects", func(r io.Reader) error {
 			all, err := io.ReadAll(r)
 			for id := range strings.FieldsSeq(string(all)) {
 				ours[id] = true
 			}
 			return err
 		})
-		if err != nil {
-			return err
-		}
 	}
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, nil, args...)
+	var c *command
+	if err == nil {
+		c, err = start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, nil, args...)
+	}
 	if err != nil {
 		return err
 	}
 	// It lists objects that upstream has. Those of the pack were all read to be stored.
 	_, failed := io.Copy(io.Discard, c)
-	if err := c.Close(); err != nil {
-		return err
-	}
+	closed := c.Close()
 	var fe *hostexec.FailedError
-	if failed != nil && (!errors.As(failed, &fe) || fe.Outcome != hostexec.Exited) {
-		return refused("git did not end its check: %v", failed)
+	if closed != nil || failed != nil && (!errors.As(failed, &fe) || fe.Outcome != hostexec.Exited) {
+		return refused("git did not end its check of the objects: %v", errors.Join(failed, closed))
 	}
 	text, err := c.res.Stderr.Complete()
 	if err != nil {
 		return refused("git finds fault with too many objects: push them in parts")
 	}
+	return q.note(text, ours)
+}
+
+// note takes over what git fsck says of the objects in ours; nil: all, and files that are
+// not there may be upstream's.
+func (q *quarantine) note(text []byte, ours map[string]bool) error {
 	q.faults, q.missing = nil, nil
 	for line := range bytes.Lines(text) {
 		s := strings.TrimRight(string(line), "\n")
@@ -79,8 +83,8 @@ func (q *quarantine) fsck(ctx context.Context, base string) error {
 		case m == nil && strings.HasPrefix(s, "notice: "):
 		case m == nil:
 			return refused("git rejects the objects: %s", safetext.String(s, 300))
-		case base != "" && !ours[m[3]]:
-		case base == "" && (m[4] == "gitmodulesMissing" || m[4] == "gitattributesMissing"):
+		case ours != nil && !ours[m[3]]:
+		case ours == nil && (m[4] == "gitmodulesMissing" || m[4] == "gitattributesMissing"):
 			q.missing = append(q.missing, m[3])
 		case m[1] == "error":
 			return refused("object %s is refused (%s): %s", m[3], m[4], safetext.String(m[5], 300))

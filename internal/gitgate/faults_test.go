@@ -108,3 +108,32 @@ func TestG1OldFaults(t *testing.T) {
 		push(name, url, c.goes, c.says, c.asked)
 	}
 }
+
+// TestG1FsckLines: each line of git fsck is understood, or the push is refused.
+func TestG1FsckLines(t *testing.T) {
+	t.Parallel()
+	id, other := strings.Repeat("0a", 20), strings.Repeat("0b", 20)
+	ours := map[string]bool{id: true}
+	for text, c := range map[string]struct {
+		ours            map[string]bool
+		says            string
+		faults, missing int
+	}{
+		"notice: No default references\n":                                       {nil, "", 0, 0},
+		"warning in commit " + id + ": badDate: x\n":                            {nil, "", 1, 0},
+		"warning in tag " + id + ": missingTaggerEntry: no tagger, as of old\n": {nil, "", 0, 0},
+		"error in commit " + id + ": badDate: x\n":                              {nil, "(badDate)", 0, 0},
+		"error in tree " + id + ": hasDotgit: x\n":                              {ours, "(hasDotgit)", 0, 0},
+		"error in tree " + other + ": hasDotgit: x\n":                           {ours, "", 0, 0},
+		"error in blob " + id + ": gitmodulesMissing: x\n":                      {nil, "", 0, 1},
+		"error in unknown " + id + ": gitmodulesMissing: x\n":                   {ours, "(gitmodulesMissing)", 0, 0},
+		"error: packed " + id + " from x is corrupt\n":                          {nil, "git rejects the objects", 0, 0},
+		"anything else\n": {ours, "git rejects the objects", 0, 0},
+	} {
+		q := &quarantine{missing: []string{"x"}}
+		err := q.note([]byte(text), c.ours)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) || len(q.faults) != c.faults || len(q.missing) != c.missing {
+			t.Errorf("%q: %v, %+v", text, err, q)
+		}
+	}
+}

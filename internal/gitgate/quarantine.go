@@ -102,22 +102,20 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader, also io.Write
 	if !errors.As(err, &old) {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		return err
+	_, err = io.Copy(io.Discard, in)
+	if err == nil {
+		_, err = again.Seek(0, io.SeekStart)
 	}
-	if _, err := again.Seek(0, io.SeekStart); err != nil {
-		return err
+	if err == nil {
+		err = q.store(ctx, again, "store", args[1])
 	}
-	if err := q.store(ctx, again, "store", args[1]); err != nil {
-		return err
+	if err == nil {
+		err = q.fsck(ctx, "")
 	}
-	if err := q.fsck(ctx, ""); err != nil {
-		return err
+	if err == nil && len(q.faults) == 0 {
+		err = old.error
 	}
-	if len(q.faults) == 0 { // a new git that knows more than the first one
-		return old
-	}
-	return nil
+	return err
 }
 
 // store stores a pack with one of git's forms.
