@@ -407,7 +407,7 @@ func TestErrorText(t *testing.T) {
 		{&WorkspaceError{Path: "/x", Reason: ErrWorkspaceRoot}, "use /x as workspace: it is the root of the file system", []error{ErrWorkspaceRoot}},
 		{&limitError{Limit: "bytes", Max: 7, Path: "a\nb"}, `collect changes: more than 7 bytes at "a\nb"`, nil},
 		{&limitError{Limit: "disk"}, "collect changes: no space left on the state directory's disk", nil},
-		{many, "undo: 7 edited since: 0 (edited since), 1 (edited since), 2 (edited since), 3 (edited since), 4 (edited since), and 2 more", nil},
+		{many, "undo: 7 changed since: 0 (edited since), 1 (edited since), 2 (edited since), 3 (edited since), 4 (edited since), and 2 more", nil},
 		{&strandedError{cause, []Bytes{"a", "b"}}, "disk full; it was taken back, but the directory of a was moved or its place taken (and of 1 more)", []error{cause}},
 		{&rollbackError{cause, left}, "disk full; taking it back failed too and is tried again by the next command: disk gone", []error{cause, left}},
 	} {

@@ -103,7 +103,7 @@ type ConflictError struct {
 func (e *ConflictError) Error() string {
 	var b strings.Builder
 	if e.Op == "undo" {
-		fmt.Fprintf(&b, "undo: %d edited since: ", len(e.Conflicts))
+		fmt.Fprintf(&b, "undo: %d changed since: ", len(e.Conflicts))
 	} else {
 		fmt.Fprintf(&b, "land: %d changed on the host meanwhile: ", len(e.Conflicts))
 	}

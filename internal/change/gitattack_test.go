@@ -87,6 +87,7 @@ func TestS6HiddenStructure(t *testing.T) {
 		"plain links":         {"", map[string]string{"q": "-> b.txt", "dir/p": "-> ../a.txt"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGitWorld(t, nil)
 			old, tip := g.head(), g.hide(c.files)
 			if name == "link through a link" {
@@ -168,6 +169,7 @@ func TestS6ShownIsWhatLands(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGitWorld(t, c.host)
 			tip := g.hide(map[string]string{"zz/Makefile": "all:; touch owned\n"})
 			c.do(g)

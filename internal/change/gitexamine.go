@@ -3,6 +3,7 @@ package change
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -73,12 +74,14 @@ func (r *repository) examine(ctx context.Context, policy Policy, wanted func(*Re
 			r.digits = len(refs[0].New)
 		}
 	}
-	chosen := 0
+	chosen, claimed := 0, r.claimed()
 	for i := range refs {
 		c := &refs[i]
 		switch {
 		case never != "":
 			c.Never = never
+		case c.Never == "" && claimed[c.Name] != "":
+			c.Never = claimed[c.Name]
 		case c.Never != "" || !wanted(c):
 		case chosen == maxRefs && !c.CheckedOut:
 			c.Never = fmt.Sprintf("more than %d references changed: push the others, or fetch them", maxRefs)
@@ -126,42 +129,52 @@ func (r *repository) lookAt(ctx context.Context, policy Policy, c *RefChange) er
 			return err
 		}
 	}
-	if where, ok := r.otherWorktrees()[c.Name]; ok {
-		c.Never = "the linked work tree " + show(where) + " has it checked out"
+	if what := r.underWay(); c.CheckedOut && what != "" {
+		c.Never = what + ": end it there, with the files that landed, or abort it and land again"
 		return nil
-	}
-	if c.CheckedOut {
-		if c.Never = r.underWay(); c.Never != "" {
-			return nil
-		}
 	}
 	return r.describe(ctx, policy, c)
 }
 
-// underWay returns what git has begun on the host and not ended, as a reason to leave the
-// branch alone, "" if there is nothing.
+// underWay returns what git has begun on the host's branch and not ended, "" if there is
+// nothing.
 func (r *repository) underWay() string {
-	for name, what := range map[string]string{
-		"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "rebase-apply": "rebase or am", "rebase-merge": "rebase",
+	for _, begun := range [][2]string{
+		{"MERGE_HEAD", "merge"}, {"CHERRY_PICK_HEAD", "cherry-pick"}, {"REVERT_HEAD", "revert"}, {"rebase-apply", "rebase or am"}, {"rebase-merge", "rebase"},
+		{"sequencer", "cherry-pick or revert"},
 	} {
-		if typ, _ := hostAt(r.t, r.path(name)); typ != "" && !r.fresh {
-			return "a " + what + " is under way on the host: end it there, with the files that landed, or abort it and land again"
+		if typ, _ := hostAt(r.t, r.path(begun[0])); typ != "" && !r.fresh {
+			return "a " + begun[1] + " is under way on the host"
 		}
 	}
 	return ""
 }
 
-// otherWorktrees returns the branches that linked work trees have checked out.
-func (r *repository) otherWorktrees() map[string]string {
+// claimed returns the branches that git itself would not move, each with the reason: linked
+// work trees have them checked out, or a rebase moves them when it ends, unless they moved
+// meanwhile.
+func (r *repository) claimed() map[string]string {
 	out := map[string]string{}
 	if r.fresh {
 		return out
 	}
+	add := func(file, why string) {
+		b, _ := r.hostFile(file, 4096)
+		if name := strings.TrimSpace(strings.TrimPrefix(string(b), "ref: ")); refName(name) {
+			out[name] = why
+		}
+	}
+	in := func(dir, where string) {
+		for _, of := range []string{"rebase-merge", "rebase-apply"} {
+			add(dir+of+"/head-name", "a rebase of it is under way "+where)
+		}
+	}
+	in("", "on the host: end or abort it first")
 	names, _ := r.t.sorted(r.path("worktrees"))
 	for _, name := range names {
-		if b, err := r.hostFile("worktrees/"+name+"/HEAD", 4096); err == nil {
-			out[headOf(b)] = name
-		}
+		dir, where := "worktrees/"+name+"/", "the linked work tree "+show(name)
+		in(dir, "in "+where)
+		add(dir+"HEAD", where+" has it checked out: git switch there first")
 	}
 	return out
 }
@@ -442,35 +455,65 @@ func (r *repository) compare(ctx context.Context, c *RefChange) {
 		case typ == Symlink:
 			f.Unseen = f.mode != gitobject.ModeLink || gitobject.Name("blob", []byte(target), r.digits) != f.id
 		case typ == File:
-			f.Unseen = f.mode == gitobject.ModeLink || r.fileName(rel) != f.id
+			f.Unseen = f.mode == gitobject.ModeLink || !r.shows(rel, f.id)
 		default:
 			f.Unseen = true
 		}
 	}
 }
 
-// fileName returns the object name of a file of the bottle's work tree.
-func (r *repository) fileName(rel string) string {
+// maxText bounds a file whose ends of lines are compared, in bytes.
+const maxText = 16 << 20
+
+// lfsPointer is the file that Git LFS commits in the place of another.
+const lfsPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n"
+
+// shows reports whether a file of the bottle's work tree shows a blob: it has its bytes, or
+// its lines with CRLF ends (core.autocrlf, eol=crlf), or the content that it points to.
+func (r *repository) shows(rel, blob string) bool {
+	h := gitobject.NewHash(r.digits)
+	size, err := r.read(rel, h, func(size int64) { gitobject.Begin(h, "blob", size) })
+	if err != nil || hex.EncodeToString(h.Sum(nil)) == blob {
+		return err == nil
+	}
+	if size <= maxText {
+		var text bytes.Buffer
+		if _, err := r.read(rel, &text, func(int64) {}); err != nil {
+			return false
+		}
+		lines := bytes.ReplaceAll(text.Bytes(), []byte("\r\n"), []byte("\n"))
+		if gitobject.Name("blob", lines, r.digits) == blob {
+			return true
+		}
+	}
+	sum := sha256.New()
+	_, err = r.read(rel, sum, func(int64) {})
+	pointer := fmt.Sprintf(lfsPointer, hex.EncodeToString(sum.Sum(nil)), size)
+	return err == nil && gitobject.Name("blob", []byte(pointer), r.digits) == blob
+}
+
+// read copies a file of the bottle's work tree to w, after begin, and returns its size.
+func (r *repository) read(rel string, w io.Writer, begin func(size int64)) (int64, error) {
 	var from io.ReadCloser
 	var size int64
 	if ch, ok := r.s.Lookup(rel); ok && ch.Kind != Mode {
 		f, err := r.s.Content(ch)
 		if err != nil {
-			return ""
+			return 0, err
 		}
 		from, size = f, ch.Size
 	} else {
 		f, st, err := r.t.openFile(rel)
 		if err != nil {
-			return ""
+			return 0, err
 		}
 		from, size = f, st.Size
 	}
 	defer from.Close()
-	h := gitobject.NewHash(r.digits)
-	gitobject.Begin(h, "blob", size)
-	if n, err := io.Copy(h, io.LimitReader(from, size)); err != nil || n != size {
-		return ""
+	begin(size)
+	n, err := io.Copy(w, io.LimitReader(from, size))
+	if err == nil && n != size {
+		err = io.ErrUnexpectedEOF
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return size, err
 }

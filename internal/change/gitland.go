@@ -75,7 +75,7 @@ func takeRefs(ctx context.Context, s *Set, t tree, opts *LandOptions, ops *[]op)
 			unknown = slices.DeleteFunc(unknown, func(id string) bool { return id == c.ID() })
 			if why, reasons := c.Held(opts); why != "" || len(reasons) > 0 {
 				g.left = g.left || c.Never == ""
-				if c.Never == "" || len(opts.Paths) == 0 {
+				if c.Never == "" || len(opts.Paths) == 0 || slices.Contains(opts.Refs, c.ID()) {
 					g.withheld = append(g.withheld, Withheld{Path: c.ID(), Reasons: reasons, Why: why})
 				}
 				continue
@@ -122,7 +122,7 @@ func (g *gitLanding) plan(ctx context.Context, r *repository, take []RefChange, 
 		}
 		*ops = append(*ops, op{Kind: opPut, Path: Bytes(rel), Git: true, New: []node{{Type: File, Mode: 0o444, Size: fi.Size(), file: name}}})
 	}
-	o, err := indexOp(ctx, r.run, r.t, r.top, r.dir, &p, r.store)
+	o, err := indexOp(ctx, r.run, r.t, "land", r.top, r.dir, &p, r.store)
 	if err != nil {
 		return err
 	}
@@ -136,13 +136,13 @@ func (g *gitLanding) plan(ctx context.Context, r *repository, take []RefChange, 
 // indexOp returns the op that puts an index into place which git made of the host's, as a
 // fast-forward would; nil if the index stays. The new one is made in the directory store,
 // whose .git holds further objects.
-func indexOp(ctx context.Context, run *hostexec.Runner, t tree, top, dir string, p *repoPlan, store string) (*op, error) {
+func indexOp(ctx context.Context, run *hostexec.Runner, t tree, what, top, dir string, p *repoPlan, store string) (*op, error) {
 	rel := join(join(dir, ".git"), "index")
 	if p.IndexNew == "" {
 		return nil, nil
 	}
 	if typ, _ := hostAt(t, rel+".lock"); typ != "" {
-		return nil, &ConflictError{Op: "land", Conflicts: []Conflict{{Path: rel, Why: "git is at work there: index.lock exists"}}}
+		return nil, &ConflictError{Op: what, Conflicts: []Conflict{{Path: rel, Why: "git is at work there: index.lock exists"}}}
 	}
 	o := &op{Kind: opPut, Path: Bytes(rel), Git: true}
 	made := store + "/index"
@@ -166,7 +166,7 @@ func indexOp(ctx context.Context, run *hostexec.Runner, t tree, top, dir string,
 	_, err = run.Run(ctx, hostexec.Command{Program: hostexec.GitLand, Args: []string{"merge", made, p.IndexOld, p.IndexNew, store + "/.git/objects"}, Dir: top, Timeout: gitPatience})
 	var no *hostexec.FailedError
 	if failed(err) && errors.As(err, &no) {
-		return nil, &ConflictError{Op: "land", Conflicts: []Conflict{{Path: rel, Why: "what is staged on the host is in the way: " + safetext.String(no.Stderr, 300)}}}
+		return nil, &ConflictError{Op: what, Conflicts: []Conflict{{Path: rel, Why: "what is staged on the host is in the way: " + safetext.String(no.Stderr, 300)}}}
 	}
 	if err != nil {
 		return nil, err

@@ -140,7 +140,7 @@ func (g *gitWorld) head() string { return gitIn(g.t, g.ws, "rev-parse", "HEAD") 
 func gitState(t testing.TB, dir string) map[string]string {
 	all := treeOf(t, dir)
 	for p := range all {
-		if strings.HasPrefix(p, ".git/objects") || strings.HasPrefix(p, ".git/logs") || p == ".git/index" {
+		if strings.HasPrefix(p, ".git/objects") || strings.HasPrefix(p, ".git/logs") || p == ".git/index" || strings.HasPrefix(p, ".git/sharedindex.") {
 			delete(all, p)
 		}
 	}
@@ -179,6 +179,7 @@ func TestLandCommits(t *testing.T) {
 		"sha256": {[]string{"--object-format=sha256"}, func(string) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGitWorld(t, nil, c.init...)
 			before, old := gitState(t, g.ws), g.head()
 			writeIn(t, g.in, "dir/c.txt", strings.Repeat("c\n", 1000))
@@ -269,6 +270,7 @@ func TestS6HiddenCommit(t *testing.T) {
 	for name, hows := range map[string][]string{".envrc": {"skip-worktree", "link"}, ".vscode/tasks.json": {"removed again"}, "plain.txt": {"skip-worktree", "removed again"}} {
 		for _, how := range hows {
 			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
 				g := newGitWorld(t, nil)
 				tip := commitIn(t, g.in, name, "touch /tmp/owned\n")
 				switch how {
@@ -362,6 +364,7 @@ func TestS6OtherRefs(t *testing.T) {
 	}
 	for name, attack := range map[string]func(in string){"references": refs, "files": files} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGitWorld(t, func(dir string) {
 				gitIn(t, dir, "tag", "v1")
 				gitIn(t, dir, "branch", "other")
@@ -535,6 +538,7 @@ func TestLandMoved(t *testing.T) {
 func TestLandNewRepository(t *testing.T) {
 	for name, dir := range map[string]string{"top": "", "new directory": "sub/new", "old directory": "old"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, map[string]string{"old/x": "x"})
 			g := &gitWorld{world: w, in: fastTemp(t) + "/ws"}
 			must(t, os.CopyFS(g.in, os.DirFS(g.ws)))

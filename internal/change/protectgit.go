@@ -50,7 +50,8 @@ func gitPath(folded, comps []string, typ Type) string {
 	case "info":
 		ok = len(folded) == 1 || len(folded) == 2 && last == "refs"
 	default:
-		ok = len(folded) == 1 && gitFiles[folded[0]] && typ != Dir
+		shared, split := strings.CutPrefix(folded[0], "sharedindex.")
+		ok = len(folded) == 1 && typ != Dir && (gitFiles[folded[0]] || split && (isHex(shared, 40) || isHex(shared, 64)))
 	}
 	if ok {
 		return ""

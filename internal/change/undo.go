@@ -1,6 +1,7 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -130,7 +131,7 @@ func undoOne(ctx context.Context, s *Set, root int, of *journal, ops []op, opts 
 		if err != nil {
 			return err
 		}
-		o, err := indexOp(ctx, run, x.t, path.Join(s.Workspace.Path, string(p.Dir)), string(p.Dir), &back, store)
+		o, err := indexOp(ctx, run, x.t, "undo", path.Join(s.Workspace.Path, string(p.Dir)), string(p.Dir), &back, store)
 		if err != nil {
 			return err
 		}
@@ -170,10 +171,12 @@ func (u *undoer) refs(j *journal) error {
 		if err != nil {
 			return err
 		}
-		now, err := readRefs(u.ctx, run, path.Join(j.plan.Workspace.Path, string(p.Dir)), p.Refs)
+		top := path.Join(j.plan.Workspace.Path, string(p.Dir))
+		now, err := readRefs(u.ctx, run, top, p.Refs)
 		if err != nil {
 			return err
 		}
+		u.checkedOut(&p)
 		for _, r := range p.Refs {
 			rel := join(join(string(p.Dir), ".git"), r.Name)
 			is, undone := u.at[rel]
@@ -181,12 +184,67 @@ func (u *undoer) refs(j *journal) error {
 				is = now[r.Name]
 			}
 			if is != r.New {
-				u.edited(rel, "the host has moved it since", nil)
+				why, err := movedOn(u.ctx, run, top, r, is)
+				if err != nil {
+					return err
+				}
+				u.edited(rel, why, nil)
 			}
 			u.at[rel] = r.Old
 		}
 	}
 	return nil
+}
+
+// movedOn says how the host moved a reference on after a landing, and what to do.
+func movedOn(ctx context.Context, run *hostexec.Runner, top string, r refUpdate, is string) (string, error) {
+	short := func(id string) string { return id[:min(len(id), 10)] }
+	switch {
+	case is == "":
+		return "the host removed it since: git update-ref " + show(r.Name) + " " + short(r.New) + " brings it back first", nil
+	case r.New == "":
+		return "the host made it again since: it is as good as undone", nil
+	}
+	_, err := run.Run(ctx, hostexec.Command{Program: hostexec.Git, Args: []string{"merge-base", "--is-ancestor", r.New, is}, Dir: top, Timeout: gitPatience})
+	switch {
+	case err != nil && !failed(err):
+		return "", err
+	case err == nil && r.Old != "":
+		return "the host has commits on top of it: git revert " + short(r.Old) + ".." + short(r.New) + " takes back what landed and keeps them", nil
+	case err == nil:
+		return "the host has commits on top of it: git branch -D removes them too", nil
+	}
+	return "the host has moved it since: before the landing it was at " + cmp.Or(short(r.Old), "nothing"), nil
+}
+
+// checkedOut finds the references whose way back would leave work trees behind: files and
+// index go back with the branch that the landing moved under them, and with no other.
+func (u *undoer) checkedOut(p *repoPlan) {
+	r := &repository{t: u.t, dir: string(p.Dir), digits: len(p.IndexNew)}
+	file, _ := r.hostFile("HEAD", 4096)
+	head, claimed := headOf(file), r.claimed()
+	branch, under := "", false
+	for _, ref := range p.Refs {
+		with := p.IndexNew != "" && ref.New == p.IndexNew && cmp.Or(ref.Old, r.emptyTree()) == p.IndexOld
+		if with {
+			branch = ref.Name
+		}
+		switch why := claimed[ref.Name]; {
+		case why != "":
+			u.edited(r.path(ref.Name), why, nil)
+		case ref.Name == head && !with:
+			u.edited(r.path("HEAD"), "it is "+show(ref.Name)+" now: git switch to another branch first", nil)
+		}
+		under = under || with && ref.Name == head
+	}
+	what := r.underWay()
+	switch {
+	case p.IndexNew == "" || claimed[branch] != "":
+	case what != "":
+		u.edited(r.path("HEAD"), what+": end or abort it first", nil)
+	case !under:
+		u.edited(r.path("HEAD"), "it is "+show(head)+" now: first git switch "+show(strings.TrimPrefix(branch, "refs/heads/")), nil)
+	}
 }
 
 // reverse returns the plan that takes this one back.

@@ -86,7 +86,7 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	}
 	in := bound(r, maxBase, g.cfg.Limits.Idle, cancel)
 	defer in.Close()
-	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Check, &counted{&fetchedPack{l: newLineReader(in)}, &b.size}, "index-pack", strconv.Itoa(maxBase))
+	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Check, &counted{&fetchedPack{l: newLineReader(in)}, &b.size}, "store", strconv.Itoa(maxBase))
 	if err != nil {
 		return err
 	}
@@ -96,10 +96,7 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 		return fmt.Errorf("%w: %w", errNoBase, fed)
 	}
 	if readErr != nil {
-		// Trees without their files lack objects. A caller that needs them requests them.
-		if _, err := complaints(c, readErr, format); err != nil {
-			return fmt.Errorf("%w: %w", errNoBase, err)
-		}
+		return fmt.Errorf("%w: %w", errNoBase, readErr)
 	}
 	for _, id := range ids {
 		b.has[id] = true
@@ -195,6 +192,9 @@ func (q *quarantine) checkMissing(ctx context.Context, rp *repo, updates []RefUp
 	}
 	if err != nil {
 		return refused("a tree names .gitmodules or .gitattributes that the push does not have (%s), and that upstream does not give out to be checked: %v. Push the file's commit as well", q.missing[0], err)
+	}
+	if len(q.faults) > 0 {
+		return q.fsck(ctx, filepath.Join(rp.base.dir, "objects"))
 	}
 	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, nil, "recheck", filepath.Base(q.pack), filepath.Join(rp.base.dir, "objects"))
 	if err != nil {

@@ -57,7 +57,7 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 	for _, q := range asks {
 		f := q.fs[0]
 		why := "says " + inlineAllow
-		if f.Rule == unreadable || f.long() {
+		if f.Rule == unreadable || f.isFault() || f.long() {
 			why = f.what()
 		}
 		p.out.say("git gate: %s %s: waiting for a person outside to decide", f.site(), why)
@@ -78,8 +78,8 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 }
 
 // question groups the findings about which a person is asked at once: one line of a file
-// in all commits that have it, all long findings in one file, or one content that can't be
-// read.
+// in all commits that have it, all long findings in one file, one content that can't be
+// read, or all objects with one fault.
 type question struct{ fs []*found }
 
 // subject returns what is the same in all findings of a question.
@@ -87,6 +87,8 @@ func (f *found) subject() string {
 	switch {
 	case f.Rule == unreadable:
 		return f.Object
+	case f.isFault():
+		return f.Rule
 	case f.long():
 		return f.path
 	}
@@ -100,9 +102,10 @@ func (f *found) mayBeAsked() bool {
 }
 
 // mayBeAllowed reports whether f may be asked about and its line has the comment. A file
-// that can't be read needs none, nor does a long finding, which has no place for one.
+// that can't be read needs none, nor do a long finding and a fault, which have no place for
+// one.
 func (f *found) mayBeAllowed() bool {
-	return f.closed() || f.mayBeAsked() && (f.long() || bytes.Contains(f.code, []byte(inlineAllow)))
+	return f.closed() || f.isFault() || f.mayBeAsked() && (f.long() || bytes.Contains(f.code, []byte(inlineAllow)))
 }
 
 // long reports whether f is on several lines, like a private key.
@@ -118,6 +121,9 @@ func (f *found) site() string {
 	short := f.Commit
 	if len(short) > 12 {
 		short = short[:12]
+	}
+	if f.isFault() {
+		return f.faulty()
 	}
 	switch f.Where {
 	case "file", "note":
@@ -143,6 +149,9 @@ func (f *found) site() string {
 
 func (f *found) what() string {
 	s := f.Rule
+	if f.isFault() {
+		return s + ": " + safetext.String(f.words, 300)
+	}
 	if s == unreadable && f.Transform != "" {
 		return "can't be read to its end (" + f.Transform + ")"
 	}
@@ -162,17 +171,23 @@ func (p *pushing) refusal(bad []*found) error {
 	var b strings.Builder
 	seen := map[string]bool{}
 	said, could := 0, false // findings whose line asks to be allowed; whether any may be asked about
-	secrets := false
+	secrets, faults := false, 0
 	for _, f := range bad {
 		if f.mayBeAllowed() {
 			said++
 		}
 		could = could || f.mayBeAsked()
-		secrets = secrets || f.Rule != unreadable
+		secrets = secrets || f.Rule != unreadable && !f.isFault()
+		if f.isFault() {
+			faults++
+		}
 	}
-	if secrets {
+	switch {
+	case secrets:
 		b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
-	} else {
+	case faults == len(bad):
+		b.WriteString("push refused, nothing was sent: git finds fault with what is pushed\n")
+	default:
 		b.WriteString("push refused, nothing was sent: a secret may be where nobody can look\n")
 	}
 	for _, f := range bad {
@@ -190,7 +205,7 @@ func (p *pushing) refusal(bad []*found) error {
 	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again")
 	switch {
 	case p.g.cfg.Ask == nil && said > 0:
-		b.WriteString("\na line that says " + inlineAllow + ", a key of several lines, or a file that can't be read, needs a person to approve it, and this bottle asks nobody")
+		b.WriteString("\na line that says " + inlineAllow + ", a key of several lines, a file that can't be read, or a fault, needs a person to approve it, and this bottle asks nobody")
 	case p.g.cfg.Ask == nil:
 	case said > 0:
 		fmt.Fprintf(&b, "\na person is asked about %d lines and files in one push, and this one has more: push them in parts", maxAsked)
@@ -211,6 +226,10 @@ func (q *question) allow(repo string) Allow {
 	case f.Rule == unreadable: // nobody would read a line of it
 		a.Line, a.Code = max(f.Line, 1), secret.NewString(f.Object)
 		a.Text = safetext.String(fmt.Sprintf("object %s: it %s", f.Object, f.what()), 500)
+	case f.isFault():
+		a.Line, a.Code = 1, secret.NewString(strings.Join(f.objects, "\n"))
+		a.File = f.faulty()
+		a.Text = safetext.String(f.words, 500)
 	case f.long():
 		var code []byte
 		var at []string

@@ -22,7 +22,7 @@ func (p *pushing) dropOld(ctx context.Context, fs []found) []found {
 		switch f := &fs[i]; {
 		case f.Where == "file" && f.within():
 			ask = append(ask, f)
-		case !f.closed():
+		case !f.closed() && !f.isFault():
 			return fs // refused anyway
 		}
 	}

@@ -52,6 +52,9 @@ type found struct {
 	path       string // not made visible
 	code       []byte // all lines that it is on
 	column     int    // of the finding, in code
+	// objects lists all that git finds the same fault with, words what it says of the first.
+	objects []string
+	words   string
 }
 
 // inspection scans a push for secrets.
@@ -160,6 +163,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		if err := in.objects(ctx, p.q, p.history, p.ahead); err != nil {
 			return nil, err
 		}
+		in.found = append(in.found, p.faulty(ctx)...)
 		p.ev.Objects = p.q.count
 		p.ev.Scanned = in.scanned
 		if err := p.q.locate(ctx, in.found, p); err != nil {

@@ -32,6 +32,8 @@ type quarantine struct {
 	// missing lists objects, presumably upstream's, that must be checked under the names
 	// that they have in the push.
 	missing []string
+	// faults lists what git finds in old histories.
+	faults []fault
 }
 
 // makeRepository makes a bare repository, like git init.
@@ -84,11 +86,41 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader, also io.Write
 		return refused("the push has %d objects, more than %d: push it in parts", n, q.g.cfg.Limits.Objects)
 	}
 	q.count = int(n)
+	// git ends at the first fault. The copy lets it read the pack again.
+	again, err := os.OpenFile(filepath.Join(q.dir, "incoming"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = again.Close(), os.Remove(again.Name()) }()
 	args := []string{"index-pack", strconv.FormatInt(q.g.cfg.Limits.Pack, 10)}
 	if dir := q.base.objects(); dir != "" {
 		args = append(args, dir)
 	}
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, io.TeeReader(&counted{r, &q.size}, also), args...)
+	in := io.TeeReader(&counted{r, &q.size}, io.MultiWriter(also, again))
+	err = q.store(ctx, in, args...)
+	var old *oldFaultError
+	if !errors.As(err, &old) {
+		return err
+	}
+	_, err = io.Copy(io.Discard, in)
+	if err == nil {
+		_, err = again.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		err = q.store(ctx, again, "store", args[1])
+	}
+	if err == nil {
+		err = q.fsck(ctx, "")
+	}
+	if err == nil && len(q.faults) == 0 {
+		err = old.error
+	}
+	return err
+}
+
+// store stores a pack with one of git's forms.
+func (q *quarantine) store(ctx context.Context, in io.Reader, args ...string) error {
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, in, args...)
 	if err != nil {
 		return err
 	}
@@ -166,7 +198,11 @@ func complaints(c *command, failed error, format string) ([]string, error) {
 			continue
 		}
 		if m := complaint().FindStringSubmatch(s); m != nil {
-			return nil, refused("object %s is refused (%s): %s", m[1], m[2], safetext.String(m[3], 300))
+			no := refused("object %s is refused (%s): %s", m[1], m[2], safetext.String(m[3], 300))
+			if hostexec.OldFault(m[2]) {
+				return nil, &oldFaultError{no}
+			}
+			return nil, no
 		}
 		if strings.HasPrefix(s, "fatal: ") {
 			return nil, refused("git rejects the pack: %s", safetext.String(strings.TrimPrefix(s, "fatal: "), 300))

@@ -132,7 +132,8 @@ func EachEntry(body []byte, digits int, f func(mode string, name, id []byte) err
 		if space < 0 || zero < space || len(body) < zero+1+n {
 			return ErrTree
 		}
-		if err := f(string(body[:space]), body[space+1:zero], body[zero+1:zero+1+n]); err != nil {
+		mode := strings.TrimLeft(string(body[:space]), "0") // old histories have 040000
+		if err := f(mode, body[space+1:zero], body[zero+1:zero+1+n]); err != nil {
 			return err
 		}
 		body = body[zero+1+n:]

@@ -18,7 +18,8 @@ import (
 //	                           old: then the faults of oldFaults are let pass
 //	merge INDEX OLD NEW OBJECTS
 //	                           changes the index file INDEX as a fast-forward
-//	                           from OLD to NEW does; the work tree is not read
+//	                           from OLD to NEW does; the work tree is neither
+//	                           read nor written
 //	refresh                    renews the times of files in the index
 //	update-refs                changes references as standard input says, all or
 //	                           none
@@ -63,9 +64,7 @@ func prepareGitLand(c *call) error {
 		if err := shadowRepository(c); err != nil {
 			return err
 		}
-		c.env = slices.DeleteFunc(c.env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_INDEX_FILE=") })
-		c.env = append(c.env, "GIT_INDEX_FILE="+args[0])
-		return nil
+		return mergeElsewhere(c, args[0])
 	case name == "refresh" && len(args) == 0:
 		c.argv = []string{"--no-pager", "update-index", "-q", "--refresh"}
 		c.env = landEnv()
@@ -85,7 +84,34 @@ func prepareGitLand(c *call) error {
 // that people still use. None of it misleads a program.
 var oldFaults = []string{
 	"badDate", "badDateOverflow", "badEmail", "badName", "badTimezone", "missingEmail", "missingNameBeforeEmail",
-	"missingSpaceBeforeDate", "missingSpaceBeforeEmail", "multipleAuthors", "zeroPaddedDate", "zeroPaddedFilemode",
+	"missingSpaceBeforeDate", "missingSpaceBeforeEmail", "multipleAuthors", "nulInCommit", "zeroPaddedDate", "zeroPaddedFilemode",
+}
+
+// OldFault reports whether id names a fault, as git fsck does, that hurts nobody who clones
+// it: people decide about it. All others are refused.
+func OldFault(id string) bool { return slices.Contains(oldFaults, id) }
+
+// mergeElsewhere lets git change another index file than the repository's. Of a sparse
+// checkout git applies the patterns only when it writes files, so it writes those that
+// change to an empty directory, which is removed.
+func mergeElsewhere(c *call, index string) error {
+	other := map[string]string{"GIT_INDEX_FILE": index}
+	if c.sparse {
+		files := filepath.Join(c.temp, "files")
+		if err := os.Mkdir(files, 0o700); err != nil {
+			return err
+		}
+		other["GIT_WORK_TREE"] = files
+		c.argv[2] = "-u"
+	}
+	c.env = slices.DeleteFunc(c.env, func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return other[name] != ""
+	})
+	for name, value := range other {
+		c.env = append(c.env, name+"="+value)
+	}
+	return nil
 }
 
 // landEnv returns git's environment without a split index: only one file of it

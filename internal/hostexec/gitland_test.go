@@ -39,6 +39,12 @@ func TestGitLandForms(t *testing.T) {
 			t.Errorf("another index: %q", c.env)
 		}
 	}
+	// In a sparse checkout git writes files: to an empty directory, not to the work tree.
+	mustGit(t, dir, "sparse-checkout", "set", "--no-cone", "/*.txt")
+	c := &call{program: "git", args: []string{"merge", "/i", id, id, "/o"}, dir: dir, scratch: t.TempDir()}
+	if err := prepareGitLand(c); err != nil || slices.Contains(c.env, "GIT_WORK_TREE="+dir) || !slices.Contains(c.env, "GIT_WORK_TREE="+c.temp+"/files") {
+		t.Errorf("%v: another work tree: %q", err, c.env)
+	}
 }
 
 // TestGitLandRefs: all references move with their logs, or none, and neither hooks nor

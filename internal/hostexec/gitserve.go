@@ -16,7 +16,9 @@ import (
 //	index-pack MAX [BASE]   stores a pack from standard input and checks its
 //	                        objects; BASE is a directory of objects that it may
 //	                        refer to
+//	store MAX               stores a pack whose objects are not checked
 //	recheck PACK [BASE]     repeats the check on a stored pack
+//	fsck [BASE]             checks all objects; [OldFault] ones are warnings
 //	cat-file                prints all objects, in the order of their packs
 //	list-objects            prints their ids alone, in the same order
 //	read-objects            prints the objects named on standard input
@@ -32,30 +34,15 @@ func prepareGitServe(c *call) error {
 	if len(c.args) == 0 {
 		return bad()
 	}
-	settings := serveSettings()
 	name, args := c.args[0], c.args[1:]
-	if name == "index-pack" || name == "recheck" {
-		// Nobody resumes from what a crash leaves there.
-		settings = append(settings, [2]string{"core.fsync", "none"})
-	}
-	env := gitEnvWith(settings)
+	env := gitEnvWith(serveSettings())
 	switch name {
-	case "index-pack", "recheck":
-		if len(args) < 1 || len(args) > 2 || len(args) == 2 && !isObjectDirectory(args[1]) {
+	case "index-pack", "store", "recheck", "fsck":
+		if !preparePacks(c, name, args) {
 			return bad()
 		}
-		if len(args) == 2 {
-			env = append(env, alternate(args[1]))
-		}
-		switch {
-		case name == "index-pack" && isSize(args[0]):
-			c.argv = []string{"index-pack", "--stdin", "--fsck-objects", "--max-input-size=" + args[0]}
-		case name == "recheck" && isPackName(args[0]):
-			c.argv = []string{"index-pack", "--fsck-objects", "-o", "recheck.idx", "objects/pack/" + args[0]}
-		default:
-			return bad()
-		}
-		env = append(env, "GIT_DIR="+c.dir)
+		c.argv = slices.Insert(c.argv, 0, "--no-pager")
+		return nil
 	case "cat-file", "list-objects", "read-objects":
 		if len(args) != 0 {
 			return bad()
@@ -90,6 +77,43 @@ func prepareGitServe(c *call) error {
 	c.argv = slices.Insert(c.argv, 0, "--no-pager")
 	c.env = env
 	return nil
+}
+
+// preparePacks accepts the forms that store and check packs, and reports whether name and
+// args are one.
+func preparePacks(c *call, name string, args []string) bool {
+	settings := serveSettings()
+	if name == "fsck" {
+		for _, id := range oldFaults {
+			settings = append(settings, [2]string{"fsck." + id, "warn"})
+		}
+		// Another process would check one, and there is none.
+		settings = append(settings, [2]string{"core.multiPackIndex", "false"})
+	} else { // nobody resumes from what a crash leaves there
+		settings = append(settings, [2]string{"core.fsync", "none"})
+	}
+	c.env = append(gitEnvWith(settings), "GIT_DIR="+c.dir)
+	first := ""
+	if name != "fsck" && len(args) > 0 {
+		first, args = args[0], args[1:]
+	}
+	switch {
+	case name == "index-pack" && isSize(first):
+		c.argv = []string{"index-pack", "--stdin", "--fsck-objects", "--max-input-size=" + first}
+	case name == "store" && isSize(first) && len(args) == 0:
+		c.argv = []string{"index-pack", "--stdin", "--max-input-size=" + first}
+	case name == "recheck" && isPackName(first):
+		c.argv = []string{"index-pack", "--fsck-objects", "-o", "recheck.idx", "objects/pack/" + first}
+	case name == "fsck":
+		c.argv = []string{"fsck", "--strict", "--no-dangling", "--no-reflogs", "--no-progress"}
+	default:
+		return false
+	}
+	if len(args) == 1 && isObjectDirectory(args[0]) {
+		c.env = append(c.env, alternate(args[0]))
+		args = nil
+	}
+	return len(args) == 0
 }
 
 func isObjectDirectory(path string) bool {

@@ -16,14 +16,14 @@ func TestGitServeForms(t *testing.T) {
 	for _, args := range [][]string{
 		nil, {""}, {"version"}, {"clone"}, {"index-pack"}, {"index-pack", "-1"}, {"index-pack", "1x"}, {"index-pack", "0"}, {"index-pack", "--stdin"},
 		{"index-pack", "1", "objects"}, {"index-pack", "1", "/a/../b"}, {"index-pack", "1", "/a\n/b"}, {"index-pack", "1", "/a", "/b"},
-		{"recheck", "x.pack"}, {"recheck", "../" + pack}, {"recheck", pack, ""}, {"cat-file", "--filters"}, {"cat-file", "HEAD"}, {"list-objects", "x"}, {"read-objects", "x"},
+		{"recheck", "x.pack"}, {"recheck", "../" + pack}, {"recheck", pack, ""}, {"store"}, {"store", "1", "/a"}, {"store", "--strict"}, {"fsck", "--lost-found"}, {"fsck", "/a", "/b"}, {"cat-file", "--filters"}, {"cat-file", "HEAD"}, {"list-objects", "x"}, {"read-objects", "x"},
 		{"upload-pack"}, {"upload-pack", "2"}, {"upload-pack", "1", "answer"}, {"upload-pack", "2", "answer", "/etc"}, {"upload-pack", "2", "other"}, {"receive-pack", "0", "--advertise"},
 		{"upload-archive", "0", "answer"}, {"http-backend"}, {"-c", "x=y", "cat-file"},
 	} {
 		wantReason(t, prepareGitServe(&call{program: "git", args: args, dir: "/tmp"}), reasonArgument)
 	}
 	for _, args := range [][]string{
-		{"index-pack", "1"}, {"index-pack", "1000", "/a/objects"}, {"index-pack", "1", `/a:/"b`}, {"recheck", pack}, {"recheck", pack, "/a/objects"}, {"cat-file"}, {"list-objects"}, {"read-objects"},
+		{"index-pack", "1"}, {"index-pack", "1000", "/a/objects"}, {"index-pack", "1", `/a:/"b`}, {"recheck", pack}, {"recheck", pack, "/a/objects"}, {"store", "1"}, {"fsck"}, {"fsck", "/a/objects"}, {"cat-file"}, {"list-objects"}, {"read-objects"},
 		{"upload-pack", "2", "advertise"}, {"upload-pack", "0", "answer"}, {"receive-pack", "0", "answer"},
 	} {
 		c := &call{program: "git", args: args, dir: "/tmp"}

@@ -57,6 +57,8 @@ type call struct {
 	argv []string // arguments after argv[0]
 	env  []string // fixed environment of this program, added to the base
 	temp string   // directory to remove once every process is gone
+	// sparse says that the repository's work tree is sparse.
+	sparse bool
 }
 
 // hostPrograms is the closed set; the decision record lists the same names.

@@ -52,9 +52,14 @@ func shadowRepository(c *call) error {
 		return fmt.Errorf("hostexec: make directory for git: %w", err)
 	}
 	c.temp = shadow
-	if err := fillShadow(shadow, gitDir, common); err != nil {
+	set, err := settingsOf(gitDir, common)
+	if err == nil {
+		err = fillShadow(shadow, gitDir, common, set)
+	}
+	if err != nil {
 		return &refusal{Program: c.program, Reason: reasonRepository, Detail: "read repository", Err: err}
 	}
+	c.sparse = set["core.sparsecheckout"] == "true"
 	c.env = append(c.env,
 		"GIT_DIR="+shadow, "GIT_WORK_TREE="+c.dir,
 		"GIT_OBJECT_DIRECTORY="+filepath.Join(common, "objects"),
@@ -169,7 +174,7 @@ func readBounded(dir, name string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-func fillShadow(shadow, gitDir, common string) error {
+func fillShadow(shadow, gitDir, common string, set map[string]string) error {
 	head, err := readPlain(gitDir, "HEAD")
 	if err != nil {
 		return err
@@ -177,15 +182,7 @@ func fillShadow(shadow, gitDir, common string) error {
 	if !validHead().MatchString(head) {
 		return errors.New("HEAD: not a reference or an object name")
 	}
-	theirs, err := readPlain(common, "config")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	ours, err := inertConfig(theirs)
-	if err != nil {
-		return err
-	}
-	for name, text := range map[string]string{"HEAD": head, "config": ours} {
+	for name, text := range map[string]string{"HEAD": head, "config": writeConfig(set)} {
 		if err := os.WriteFile(filepath.Join(shadow, name), []byte(text), 0o600); err != nil {
 			return err
 		}
@@ -194,7 +191,7 @@ func fillShadow(shadow, gitDir, common string) error {
 		return err
 	}
 	links := map[string]string{
-		"refs": common, "packed-refs": common, "shallow": common, "info/exclude": common,
+		"refs": common, "packed-refs": common, "shallow": common, "info/exclude": common, "info/sparse-checkout": gitDir,
 	}
 	names, err := sharedIndexes(gitDir)
 	if err != nil {
@@ -246,13 +243,16 @@ func sharedIndexes(gitDir string) ([]string, error) {
 // They say how the work tree and the objects are stored, and cannot name a file
 // or program.
 var inertKeys = map[string][]string{
-	"core.filemode":           {"true", "false"},
-	"core.symlinks":           {"true", "false"},
-	"core.ignorecase":         {"true", "false"},
-	"core.precomposeunicode":  {"true", "false"},
-	"core.autocrlf":           {"true", "false", "input"},
-	"core.eol":                {"lf", "crlf", "native"},
-	"extensions.objectformat": {"sha1", "sha256"},
+	"core.filemode":             {"true", "false"},
+	"core.symlinks":             {"true", "false"},
+	"core.ignorecase":           {"true", "false"},
+	"core.precomposeunicode":    {"true", "false"},
+	"core.autocrlf":             {"true", "false", "input"},
+	"core.eol":                  {"lf", "crlf", "native"},
+	"core.sparsecheckout":       {"true", "false"},
+	"core.sparsecheckoutcone":   {"true", "false"},
+	"extensions.objectformat":   {"sha1", "sha256"},
+	"extensions.worktreeconfig": {"true", "false"},
 }
 
 var (
@@ -262,12 +262,29 @@ var (
 	})
 )
 
-// inertConfig copies the inert settings of a repository's configuration into a
-// new one. It understands only the plain form of a line. A misread line can
+// settingsOf returns the inert settings of a work tree's repository.
+func settingsOf(gitDir, common string) (map[string]string, error) {
+	set := map[string]string{}
+	add := func(dir, name string) error {
+		text, err := readPlain(dir, name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return inertSettings(text, set)
+	}
+	err := add(common, "config")
+	if err == nil && set["extensions.worktreeconfig"] == "true" { // git sparse-checkout writes there
+		err = add(gitDir, "config.worktree")
+	}
+	return set, err
+}
+
+// inertSettings adds the inert settings of a repository's configuration to set. It
+// understands only the plain form of a line. A misread line can
 // make git fail or show a file as changed, and nothing more, because names and
 // values come from inertKeys.
-func inertConfig(text string) (string, error) {
-	section, set := "", map[string]string{}
+func inertSettings(text string, set map[string]string) error {
+	section := ""
 	for raw := range bytes.Lines([]byte(text)) {
 		l := strings.TrimSpace(string(raw))
 		if strings.HasPrefix(l, "[") {
@@ -283,7 +300,7 @@ func inertConfig(text string) (string, error) {
 		}
 		key, value := section+"."+strings.ToLower(m[1]), strings.ToLower(m[2])
 		if key == "extensions.refstorage" && value != "files" {
-			return "", errors.New("reference storage other than files is not supported")
+			return errors.New("reference storage other than files is not supported")
 		}
 		for _, v := range inertKeys[key] {
 			if v == value {
@@ -291,7 +308,7 @@ func inertConfig(text string) (string, error) {
 			}
 		}
 	}
-	return writeConfig(set), nil
+	return nil
 }
 
 func writeConfig(set map[string]string) string {

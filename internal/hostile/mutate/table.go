@@ -52,6 +52,8 @@ var mutants = []mutant{
 		{"internal/hostexec", swap, `strings.Join(oldFaults, "=warn,")`, `strings.Join(append([]string{"hasDotdot", "hasDotgit", "hasDot", "emptyName", "fullPathname", "duplicateEntries"}, oldFaults...), "=warn,")`}}},
 	{"a-moved-head-hides", "S6", "what only commits have is not shown if the bottle's HEAD is elsewhere", "internal/change.TestS6ShownIsWhatLands", []change{
 		{"internal/change", swap, "c.CheckedOut || err == nil && headOf(head) == c.Name", "err == nil && headOf(head) == c.Name"}}},
+	{"undo-of-another-branch", "S6", "an undo changes the files of a branch that did not land", "internal/change.TestS6UndoWentOn", []change{
+		{"internal/change", off, "!under", ""}}},
 	{"git-files-are-copied", "S6", "files below a git directory land like any others", "internal/change.TestS6OtherRefs", []change{
 		{"internal/change", off, `folded == ".git"`, ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
@@ -103,6 +105,8 @@ var mutants = []mutant{
 
 	{"heads-are-not-searched", "W5", "a secret leaves in a request's path or headers", "internal/gateway.TestSecretsOut", []change{
 		{"internal/gateway", drop, "err := w.head(req)", ""}}},
+	{"any-bearer-was-given", "W5", "an opaque Bearer token leaves as if a server had given it to the bottle", "internal/gateway.TestIssuedTokens", []change{
+		{"internal/gateway", swap, "i.sums[sha256.Sum256(token)]", "true"}}},
 	{"views-are-shut", "W5", "a secret leaves in base64 and the other ways of writing it", "internal/scan.TestTransforms", []change{
 		{"internal/scan", swap, "triggers()", "triggers()[:1]"}}},
 	{"only-random-tokens-count", "W5", "a vendor's token is taken for an example if its letters are few", "internal/scan.TestW5VendorForms", []change{
@@ -120,6 +124,10 @@ var mutants = []mutant{
 		{"internal/gitgate", drop, "err = p.judge(r.Context())", ""}}},
 	{"zips-are-believed", "G1", "a zip's directory may name what nobody read", "internal/scan.TestUnreadable", []change{
 		{"internal/scan", off, "n > 0 && (!ok ||", ""}}},
+	{"every-key-is-old", "G1", "a key is taken for one that upstream has in the same file, and nobody is asked", "internal/gitgate.TestG1Keys", []change{
+		{"internal/gitgate", swap, `id == "" || !bytes.Contains(texts[id], framed(f.code))`, "false"}}},
+	{"harm-beside-old-faults", "G1", "an object that harms who clones it goes out with one that has a fault of old histories", "internal/gitgate.TestG1OldFaults", []change{
+		{"internal/gitgate", off, `m[1] == "error"`, ""}}},
 
 	{"any-host-will-do", "G2", "an upstream that shows another host key is believed", "internal/gitgate.TestHostileSSH", []change{
 		{"internal/gitgate", on, "bytes.Equal(k.Marshal(), key.Marshal())", ""}}},
