@@ -212,7 +212,7 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 		switch {
 		case f.Where == "commit" || f.Where == "tag":
 			f.Commit = f.Object
-		case f.Where == "name" && ok:
+		case (f.Where == "name" || f.Where == "submodule") && ok:
 			f.Commit, f.File = at.commit, safetext.Path([]byte(at.file))+f.File
 		case f.Where == "blob":
 			f.Where = "object"
@@ -242,7 +242,7 @@ type textLine struct {
 func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, error) {
 	in := map[string][]int{}
 	for i, f := range fs {
-		if isID(f.Object) && f.Where != "name" {
+		if isID(f.Object) && f.Where != "name" && f.Where != "submodule" {
 			in[f.Object] = append(in[f.Object], i)
 		}
 	}
