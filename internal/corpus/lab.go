@@ -242,6 +242,19 @@ func measure(peak *use) (stop func()) {
 // attack runs the attacker's program in one bottle and judges by what it prints.
 // Observers on the host come later.
 func (l *lab) attack(chosen []attacker.Attack, w *attacker.World, tune func(*carboy.RunOptions)) (*ran, error) {
+	return l.attackBy(chosen, w, func(in *os.File) *ran {
+		return l.bottle(false, func(o *carboy.RunOptions) {
+			o.Stdin = in
+			o.Mounts = append(o.Mounts, l.readOnly+":"+givenAt+":ro")
+			if tune != nil {
+				tune(o)
+			}
+		}, attacker.Path, "attack")
+	})
+}
+
+// attackBy does so in the bottle that run runs, with what to do as its input.
+func (l *lab) attackBy(chosen []attacker.Attack, w *attacker.World, run func(in *os.File) *ran) (*ran, error) {
 	for _, a := range chosen {
 		w.Attacks = append(w.Attacks, a.ID)
 	}
@@ -250,13 +263,7 @@ func (l *lab) attack(chosen []attacker.Attack, w *attacker.World, tune func(*car
 		return nil, err
 	}
 	defer in.Close()
-	r := l.bottle(false, func(o *carboy.RunOptions) {
-		o.Stdin = in
-		o.Mounts = append(o.Mounts, l.readOnly+":"+givenAt+":ro")
-		if tune != nil {
-			tune(o)
-		}
-	}, attacker.Path, "attack")
+	r := run(in)
 	if r.rec == nil {
 		return nil, r.err
 	}

@@ -139,8 +139,12 @@ func (f *found) site() string {
 			return "a file's name"
 		}
 		return "a file's name in commit " + short
+	case "submodule":
+		return "a submodule's commit in commit " + short
 	case "reference":
 		return "a reference's name"
+	case "id":
+		return "an id in the request"
 	case "option":
 		return "a push option"
 	}

@@ -51,7 +51,7 @@ type Finding struct {
 	Transform string // how it was written, as in package scan
 	Object    string
 	Commit    string // a commit that has it, or ""
-	Where     string // "file", "commit", "tag", "tree", "note", "reference", "option"
+	Where     string // "file", "note", "commit", "tag", "name", "submodule", "object", "reference", "id", "option"
 	File      string // visible
 	Line      int    // from 1; 0 if it has none
 	Allow     string // if a person was asked: "approved by" and who did, or why not

@@ -9,6 +9,8 @@ import (
 	"io"
 	"maps"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -67,7 +69,8 @@ type inspection struct {
 	found   []found
 	scanned int64
 	names   map[string]string // names of files, each with a tree that has it
-	size    int               // bytes of names, with nameCost for each
+	links   map[string]string // ids of submodules' commits, as bytes, in the same way
+	size    int               // bytes of both, with nameCost for each
 }
 
 func (g *Gate) newInspection() (*inspection, error) {
@@ -76,7 +79,7 @@ func (g *Gate) newInspection() (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &inspection{g: g, rules: rules, secrets: values, names: map[string]string{}}, nil
+	return &inspection{g: g, rules: rules, secrets: values, names: map[string]string{}, links: map[string]string{}}, nil
 }
 
 // rulesOf returns rules for the values, and with tokens also for texts that look like a
@@ -146,10 +149,16 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		}
 		p.ahead, p.history = nil, newHistory(p.req.format)
 	}
+	ids := slices.Clone(p.req.shallow)
 	for _, u := range p.req.updates {
+		ids = append(ids, u.Old, u.New)
 		if err := in.text(u.Name, found{Finding: Finding{Where: "reference", File: safetext.String(u.Name, 300)}}); err != nil {
 			return nil, err
 		}
+	}
+	// Upstream gets them before it looks for the objects.
+	if err := in.text(strings.Join(ids, "\n"), found{Finding: Finding{Where: "id"}}); err != nil {
+		return nil, err
 	}
 	for _, o := range p.req.options {
 		if err := in.text(o, found{Finding: Finding{Where: "option"}}); err != nil {
@@ -308,7 +317,10 @@ func (in *inspection) objects(ctx context.Context, q *quarantine, h *history, a 
 		err = first
 	}
 	if err == nil {
-		err = in.fileNames()
+		err = in.remembered("name", in.names)
+	}
+	if err == nil {
+		err = in.remembered("submodule", in.links)
 	}
 	if errors.Is(err, errEnough) {
 		return nil
@@ -377,39 +389,55 @@ func (in *inspection) read(r io.Reader, what found) error {
 	return nil
 }
 
-// tree adds the names in a tree. Each name is read once, however many trees have it.
+// tree adds the names in a tree, and the ids of submodules' commits, which git follows
+// nowhere. Each is read once, however many trees have it.
 func (in *inspection) tree(o object, h *history, b []byte) error {
 	if err := h.add(o, b); err != nil {
 		return err
 	}
-	return eachEntry(b, h.format, func(_ string, name []byte, _ string) error {
-		if _, ok := in.names[string(name)]; ok {
-			return nil
+	return eachEntry(b, h.format, func(mode string, name []byte, id string) error {
+		if mode == gitobject.ModeSubmodule {
+			raw, err := hex.DecodeString(id)
+			if err == nil {
+				err = in.remember(in.links, raw, o)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if len(name) > maxName {
-			return refused("tree %s has a name of more than %d bytes", o.id, maxName)
-		}
-		if in.size += len(name) + nameCost; in.size > maxNames {
-			return refused("the push has too many names of files: push it in parts")
-		}
-		in.names[string(name)] = o.id
-		return nil
+		return in.remember(in.names, name, o)
 	})
 }
 
-// fileNames reads the names that tree added.
-func (in *inspection) fileNames() error {
+func (in *inspection) remember(all map[string]string, name []byte, tree object) error {
+	if _, ok := all[string(name)]; ok {
+		return nil
+	}
+	if len(name) > maxName {
+		return refused("tree %s has a name of more than %d bytes", tree.id, maxName)
+	}
+	if in.size += len(name) + nameCost; in.size > maxNames {
+		return refused("the push has too many names of files: push it in parts")
+	}
+	all[string(name)] = tree.id
+	return nil
+}
+
+// remembered reads names or links.
+func (in *inspection) remembered(where string, names map[string]string) error {
 	var all bytes.Buffer
 	var at []string
 	var ends []int64
 	flush := func() error {
 		first := len(in.found)
-		err := in.read(bytes.NewReader(all.Bytes()), found{Finding: Finding{Where: "name"}})
+		err := in.read(bytes.NewReader(all.Bytes()), found{Finding: Finding{Where: where}})
 		for i := first; i < len(in.found); i++ {
 			f := &in.found[i]
 			for j, end := range ends {
 				if f.at < end {
-					f.File, f.Object = safetext.Path([]byte(at[j])), in.names[at[j]]
+					if f.Object = names[at[j]]; where == "name" {
+						f.File = safetext.Path([]byte(at[j]))
+					}
 					break
 				}
 			}
@@ -419,7 +447,7 @@ func (in *inspection) fileNames() error {
 		at, ends = at[:0], ends[:0]
 		return err
 	}
-	for name := range in.names {
+	for name := range names {
 		all.WriteString(name)
 		all.WriteByte('\n')
 		at, ends = append(at, name), append(ends, int64(all.Len()))

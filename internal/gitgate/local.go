@@ -30,14 +30,22 @@ func (u *localUpstream) call(ctx context.Context, service string, v version, bod
 		// Do not kill git in the middle of a push: it would leave lock files.
 		ctx = context.WithoutCancel(ctx)
 	}
-	return start(ctx, u.git, u.path, u.limit, body, strings.TrimPrefix(service, "git-"), strconv.Itoa(int(v)), "answer")
+	c, err := start(ctx, u.git, u.path, u.limit, body, strings.TrimPrefix(service, "git-"), strconv.Itoa(int(v)), "answer")
+	if err == nil && service == receivePack {
+		c.rest = tidying
+	}
+	return c, err
 }
+
+// tidying bounds the time in which git may remove a push that it refused, after its answer.
+const tidying = 20 * time.Second
 
 // command is a running git. Reading returns its output, and at the end the error that it
 // ended with.
 type command struct {
 	*os.File
 	cancel context.CancelFunc
+	rest   time.Duration // for which Close lets git run
 	done   chan struct{}
 	res    hostexec.Result
 	err    error
@@ -93,11 +101,11 @@ func (c *command) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{c})
 }
 
-// Close kills git if it still runs, and blocks until it has ended.
+// Close lets git run for c.rest, kills it if it still runs, and blocks until it has ended.
 func (c *command) Close() error {
 	select {
 	case <-c.done:
-	default:
+	case <-time.After(c.rest):
 		c.cancel()
 	}
 	<-c.done

@@ -214,7 +214,7 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 			f.Commit = f.Object
 		case f.isFault() && ok:
 			f.Commit, f.File = at.commit, safetext.Path([]byte(at.file))
-		case f.Where == "name" && ok:
+		case (f.Where == "name" || f.Where == "submodule") && ok:
 			f.Commit, f.File = at.commit, safetext.Path([]byte(at.file))+f.File
 		case f.Where == "blob":
 			f.Where = "object"
@@ -244,7 +244,7 @@ type textLine struct {
 func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, error) {
 	in := map[string][]int{}
 	for i, f := range fs {
-		if isID(f.Object) && f.Where != "name" && !f.isFault() {
+		if isID(f.Object) && f.Where != "name" && f.Where != "submodule" && !f.isFault() {
 			in[f.Object] = append(in[f.Object], i)
 		}
 	}

@@ -3,6 +3,9 @@ package gitgate
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,6 +124,37 @@ func TestRefusedLeavesNothing(t *testing.T) {
 	git(t, other, "fetch", "-q", "origin", fine)
 	if out, err := tryGit(t, other, "fetch", "origin", bad); err == nil {
 		t.Errorf("the refused commit can be fetched: %s", out)
+	}
+}
+
+// git keeps a push apart until it has checked it, and removes it when it refuses. It must
+// have the time to.
+func TestRefusedByUpstreamLeavesNothing(t *testing.T) {
+	t.Parallel()
+	up := newUpstreamRepo(t)
+	_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}})
+	w := cloneOf(t, url)
+	for i := range 90 { // git stores them one by one
+		write(t, fmt.Sprintf("%s/%d.txt", w, i), fmt.Sprint(i))
+	}
+	git(t, w, "add", ".")
+	git(t, w, "commit", "-qm", "many")
+	ids := strings.Fields(git(t, w, "rev-list", "--objects", "--no-object-names", "HEAD~1..HEAD"))
+	tree := strings.TrimSpace(git(t, w, "rev-parse", "HEAD^{tree}"))
+	push := func(ids []string) string {
+		pack := pipeGitRaw(t, w, strings.Join(ids, "\n")+"\n", "pack-objects", "--stdout", "-q")
+		_, out := post(t, url+"/app.git/git-receive-pack", receivePack, line(zeroID+" "+ids[0]+" refs/heads/many\x00 report-status side-band-64k")+"0000"+string(pack))
+		return out
+	}
+	without := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == tree })
+	if out := push(without); !strings.Contains(out, "ng refs/heads/many upstream: missing necessary objects") {
+		t.Errorf("a push without a tree: %q", out)
+	}
+	if left, _ := filepath.Glob(up + "/objects/tmp_objdir-*/*"); len(left) > 0 {
+		t.Errorf("upstream keeps of it: %q", left)
+	}
+	if out := push(ids); !strings.Contains(out, "ok refs/heads/many") {
+		t.Errorf("its neighbour: %q", out)
 	}
 }
 

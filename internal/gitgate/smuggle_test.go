@@ -189,6 +189,11 @@ var smugglers = []smuggler{
 		return []string{"--push-option=" + s, "HEAD:refs/heads/o-" + s[:1]}
 	}, "a push option"},
 	{"in a submodule's URL", inFile(".gitmodules", text("[submodule \"x\"]\n\tpath = x\n\turl = https://user:%s@example.org/x\n")), ".gitmodules:3"},
+	{"as a submodule's commit", func(t *testing.T, w, s string) []string {
+		git(t, w, "update-index", "--add", "--cacheinfo", fmt.Sprintf("160000,%x,sub", s[:20]))
+		git(t, w, "commit", "-qm", "x")
+		return nil
+	}, "a submodule's commit in commit"},
 	{"in .gitattributes", inFile(".gitattributes", text("# %s\n*.txt text\n")), ".gitattributes:1"},
 	{"in a pointer of LFS", inFile("big.iso", text("version https://git-lfs.github.com/spec/v1\next-0-x sha256:%s\noid sha256:"+strings.Repeat("4d", 32)+"\nsize 1\n")), "big.iso:2"},
 	{"in UTF-16", inFile("w.txt", wide(func(u uint16) []byte { return []byte{byte(u), byte(u >> 8)} })), "w.txt"},
@@ -268,7 +273,7 @@ var smugglers = []smuggler{
 
 // knownOnly lists the ways that work only for a known secret. Of a token, no part would be
 // recognisable.
-var knownOnly = map[string]bool{"backwards": true, "in base64": true, "in hexadecimal": true}
+var knownOnly = map[string]bool{"as a submodule's commit": true, "backwards": true, "in base64": true, "in hexadecimal": true}
 
 // A push with a secret anywhere is refused, with the place. The same push with a harmless
 // text succeeds. Both known secrets and texts in the form of a token are tried.

@@ -236,3 +236,34 @@ func TestFetchSpells(t *testing.T) {
 		})
 	}
 }
+
+// Nor do the ids of a push, which upstream gets before it looks for the objects.
+func TestPushSpells(t *testing.T) {
+	t.Parallel()
+	up := newUpstreamRepo(t)
+	cfg := Config{Repos: []Repo{{Name: "app", URL: up}}, Secrets: func() map[string]secret.Value {
+		return map[string]secret.Value{"deploy-token": secret.NewString(knownSecret)}
+	}}
+	_, url := newGate(t, cfg)
+	w := cloneOf(t, url)
+	cmd, pack := rawPush(t, w)
+	for name, body := range map[string]func(id string) string{
+		"as an old value":  func(id string) string { return line(id + cmd[40:]) },
+		"as a new value":   func(id string) string { return line(cmd[:41] + id + cmd[81:]) },
+		"as a shallow one": func(id string) string { return line("shallow "+id) + line(cmd[:41]+someID+cmd[81:]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const says = "an id in the request: known-secret deploy-token"
+			push := func(s string) string {
+				_, out := post(t, url+"/app.git/git-receive-pack", receivePack, body(fmt.Sprintf("%x", s[:20]))+"0000"+string(pack))
+				return out
+			}
+			if out := push(harmless); strings.Contains(out, says) {
+				t.Errorf("its neighbour is refused: %q", out)
+			}
+			if out := push(knownSecret); !strings.Contains(out, says) {
+				t.Errorf("it left: %q", out)
+			}
+		})
+	}
+}

@@ -16,6 +16,10 @@ func TestS4Floods(t *testing.T) {
 // and what a person is shown of it.
 func TestS6WayHome(t *testing.T) { contained(t, "landing", "terminal-text") }
 
+// TestG1GitGate: tokens, harmful trees and forged packs, pushed by hand through the git
+// gate of a bottle.
+func TestG1GitGate(t *testing.T) { contained(t, "git-gate") }
+
 // TestA1Records: a log that is flooded and tampered with, and a secret that
 // the command tries to have recorded.
 func TestA1Records(t *testing.T) { contained(t, "records") }

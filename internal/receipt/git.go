@@ -80,7 +80,7 @@ type PushFound struct {
 	Secret    string    `json:"secret,omitempty"` // the name of a known secret
 	Transform string    `json:"transform,omitempty"`
 	Commit    string    `json:"commit,omitempty"`
-	Where     string    `json:"where"` // file, commit, tag, tree, note, reference, option
+	Where     string    `json:"where"` // file, note, commit, tag, name, submodule, object, reference, id, option
 	File      store.Raw `json:"file,omitempty"`
 	Line      int64     `json:"line,omitempty"` // from 1
 	// Allow is the answer of the person who was asked; empty: nobody was.

@@ -95,6 +95,9 @@ type World struct {
 	Leak, LeakWild             string            // no credential; LeakWild is below Wild
 	Wild                       string            // a zone of which all is allowed
 	Watched                    map[string]string // by attack: a known secret, reversed
+
+	Git    string // the URL of a repository behind the git gate
+	GitTip string // the commit that it has
 }
 
 // Result holds one attack's result.
@@ -385,7 +388,7 @@ func All() []Attack {
 	return slices.Concat(
 		hostFiles(), hostProcesses(), kernelInterfaces(), devices(), namespaces(), sockets(), networkCard(),
 		hostPorts(), names(), literals(), privateNames(), datagrams(), web(), tlsAttacks(),
-		credentials(), placeholders(), secrets(), bodies(), driven(),
+		credentials(), placeholders(), secrets(), bodies(), pushes(), driven(),
 	)
 }
 

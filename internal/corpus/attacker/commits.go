@@ -15,10 +15,12 @@ import (
 // Repositories names the git repositories in which commits leaves its work.
 var Repositories = []string{"honest", "hidden", "forged", "references", "harmful", "crowd"}
 
-// Git writes to a git directory as git does, and as it would not. Its first error stays.
+// Git writes to a git directory as git does, and as it would not. Without a Dir it collects
+// the entries of a pack. Its first error stays.
 type Git struct {
-	Dir string
-	Err error
+	Dir     string
+	Err     error
+	entries []string
 }
 
 // Object stores an object and returns its name.
@@ -26,7 +28,11 @@ func (g *Git) Object(kind, body string) string {
 	raw := fmt.Sprintf("%s %d\x00%s", kind, len(body), body)
 	sum := sha1.Sum([]byte(raw))
 	id := hex.EncodeToString(sum[:])
-	g.objectAs(id, raw)
+	if g.Dir == "" {
+		g.entries = append(g.entries, entry(packKinds[kind], len(body), "", body))
+	} else {
+		g.objectAs(id, raw)
+	}
 	return id
 }
 
