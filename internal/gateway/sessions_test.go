@@ -23,8 +23,8 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// recordedAgents lists whose sessions are recorded. Of opencode there is none yet.
-var recordedAgents = []string{"claude-code", "codex", "gemini-cli", "pi-coding-agent"}
+// recordedAgents lists whose sessions are recorded.
+var recordedAgents = []string{"claude-code", "codex", "gemini-cli", "opencode-ai", "pi-coding-agent"}
 
 // sessionKeys says how the vendors of the recorded sessions take their keys.
 var sessionKeys = map[string]policy.Credential{
