@@ -127,7 +127,7 @@ func TestLandAmid(t *testing.T) {
 			tip := gitIn(t, g.in, "commit-tree", "-m", "more", "-p", "main", "main^{tree}")
 			writeIn(t, g.in, ".git/refs/heads/main", tip+"\n")
 			s := g.leave()
-			opts := LandOptions{Refs: []string{"refs/heads/side", "refs/heads/main"}}
+			opts := LandOptions{Paths: []string{"a.txt"}, Refs: []string{"refs/heads/side", "refs/heads/main"}}
 			main, before := gitIn(t, g.ws, "rev-parse", "main"), gitState(t, g.ws)
 			phases := []string{"journal plan", "journal staged", "swap a.txt", "refs ", "journal commit", "discard a.txt", "journal done"}
 			if testing.Short() { // TestGitCrash has the others
