@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -98,12 +99,19 @@ func advice(err error) string {
 		return "it was written by another version of carboy; use that one"
 	case errors.As(err, &workspace):
 		return "" // its text has the advice
+	case errors.As(err, &conflict) && conflict.Op == "undo" && ofGit(conflict):
+		return "" // its text has the advice
 	case errors.As(err, &conflict) && conflict.Op == "undo":
 		return "undo never overwrites later edits; put those files back or edit them by hand"
 	case errors.As(err, &conflict):
 		return "nothing was landed; carboy diff shows both, and carboy land PATH… takes only what you name"
 	}
 	return adviceOn(err)
+}
+
+// ofGit reports whether all conflicts are of git's references, and so say what to do.
+func ofGit(e *change.ConflictError) bool {
+	return !slices.ContainsFunc(e.Conflicts, func(c change.Conflict) bool { return !strings.Contains("/"+c.Path, "/.git/") })
 }
 
 // adviceOn returns the advice for sentinel errors.

@@ -439,12 +439,20 @@ func changesText(r *receipt.Receipt) string {
 		return "no workspace"
 	case c == nil:
 		return "changes not collected"
-	case c.Total == 0 && len(c.Incomplete) == 0:
+	case c.Total+c.References == 0 && len(c.Incomplete) == 0:
 		return "nothing changed"
 	}
-	s := fmt.Sprintf("%d paths changed", c.Total)
+	s := fmt.Sprintf("%d paths", c.Total)
 	if c.Total == 1 {
-		s = "1 path changed"
+		s = "1 path"
+	}
+	switch {
+	case c.References > 0 && c.Total == 0:
+		s = "git's references changed"
+	case c.References > 0:
+		s += " and git's references changed"
+	default:
+		s += " changed"
 	}
 	var more []string
 	if c.Protected > 0 {

@@ -96,6 +96,13 @@ func (c *Change) Bookkeeping() bool {
 	return ok && len(c.Protected) == 0 && (c.Type == Dir || c.Type == File || c.Kind == Delete && rest != "")
 }
 
+// Reference reports whether the path is one of those in which git keeps what references
+// are: commits may come with it.
+func (c *Change) Reference() bool {
+	_, rest, ok := cutGit(string(c.Path))
+	return ok && c.Type == File && (rest == "packed-refs" || strings.HasPrefix(rest, "refs/") || strings.HasPrefix(rest, "reftable/"))
+}
+
 // Set holds all changes that a bottle made to a workspace.
 type Set struct {
 	Schema    string   `json:"schema"`

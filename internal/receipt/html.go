@@ -257,6 +257,8 @@ func changedCard(r *Receipt) card {
 		c.Class, c.Word, c.Lead, c.Link = "warn", "unknown", "The changes were not collected.", ""
 	case x == nil:
 		c.Word, c.Lead, c.Link = "nothing", "There was no workspace.", ""
+	case x.Total == 0 && x.References > 0:
+		c.Lead = "Git's references, kept apart for review: carboy diff shows the commits."
 	case x.Total > 0:
 		c.Lead = count(x.Total, "path", "paths") + " of the workspace, kept apart for review."
 		c.Items = append(c.Items, changeCounts(x))

@@ -186,6 +186,10 @@ type Changes struct {
 	BaseMoved int64 `json:"base_moved"`
 	// Unlandable counts paths that never land, such as sockets and devices.
 	Unlandable int64 `json:"unlandable"`
+	// Git counts files of git's own. They are never copied, and not counted above. In
+	// References of them git keeps what references are: commits may come with those.
+	Git        int64 `json:"git,omitempty"`
+	References int64 `json:"references,omitempty"`
 	// List holds the first of them, at most MaxChanges.
 	List []Change `json:"list"`
 	// Incomplete describes what could not be kept; empty when everything was.
@@ -518,7 +522,9 @@ type Socket struct {
 }
 
 // Landable reports whether the run left changes that `land` could take.
-func (r *Receipt) Landable() bool { return r.Changes != nil && r.Changes.Total > r.Changes.Unlandable }
+func (r *Receipt) Landable() bool {
+	return r.Changes != nil && (r.Changes.Total > r.Changes.Unlandable || r.Changes.References > 0)
+}
 
 // Parse decodes and validates a receipt. It ignores unknown fields, which later
 // versions add.

@@ -207,10 +207,13 @@ func (p *printer) changes(r *Receipt) {
 		}
 		return
 	}
-	if c.Total == 0 {
-		p.section("Changes", "none")
-	} else {
+	switch {
+	case c.Total > 0:
 		p.section("Changes", count(c.Total, "path", "paths")+": "+changeCounts(c))
+	case c.References > 0:
+		p.section("Changes", changeCounts(c))
+	default:
+		p.section("Changes", "none")
 	}
 	shown := p.list(len(c.List), func(i int) { p.change(c.List[i]) })
 	p.more(shown, c.Total, "carboy diff lists them")
@@ -230,6 +233,9 @@ func changeCounts(c *Changes) string {
 		if x.n > 0 {
 			s = append(s, number(x.n)+" "+x.what)
 		}
+	}
+	if c.References > 0 {
+		s = append(s, "git's references (carboy diff shows the commits)")
 	}
 	return strings.Join(s, ", ")
 }

@@ -3,7 +3,6 @@ package review
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/fault"
@@ -13,9 +12,17 @@ import (
 
 // Summarize returns the section of a receipt about a set of changes.
 func Summarize(set *change.Set) *receipt.Changes {
-	c := &receipt.Changes{Total: int64(len(set.Changes)), Incomplete: set.Incomplete}
+	c := &receipt.Changes{Incomplete: set.Incomplete}
 	for i := range set.Changes {
 		ch := &set.Changes[i]
+		if ch.Bookkeeping() {
+			c.Git++
+			if ch.Reference() {
+				c.References++
+			}
+			continue
+		}
+		c.Total++
 		switch ch.Kind {
 		case change.Add:
 			c.Added++
@@ -39,24 +46,16 @@ func Summarize(set *change.Set) *receipt.Changes {
 		}
 		c.List = append(c.List, oneChange(ch))
 	}
-	// Git's own files come last: people look for theirs.
-	slices.SortStableFunc(c.List, func(a, b receipt.Change) int {
-		return cmp.Compare(rank(a), rank(b))
-	})
+	// What a person must look at comes first.
+	rank := func(c receipt.Change) int {
+		if len(c.Protected) > 0 || c.BaseMoved != "" {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(c.List, func(a, b receipt.Change) int { return cmp.Compare(rank(a), rank(b)) })
 	c.List = fault.Cut(c.List, receipt.MaxChanges)
 	return c
-}
-
-// rank orders the receipt's list: first changes that a person must look at, then other
-// files, then git's own.
-func rank(c receipt.Change) int {
-	switch {
-	case len(c.Protected) > 0 || c.BaseMoved != "":
-		return 0
-	case c.Path == ".git" || strings.HasPrefix(string(c.Path), ".git/"):
-		return 2
-	}
-	return 1
 }
 
 func oneChange(ch *change.Change) receipt.Change {
