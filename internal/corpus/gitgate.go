@@ -54,12 +54,14 @@ func (l *lab) plantManifests(up string) error {
 func (l *lab) pusher(in *os.File) *ran {
 	l.bottles++
 	var out, msg buffer
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	bounds := limits()
+	bounds.Timeout *= 3 // git runs some five programs on the host for each of the pushes
+	ctx, cancel := context.WithTimeout(l.ctx, bounds.Timeout)
 	defer cancel()
 	s, err := l.client.Start(ctx, carboy.StartOptions{
 		Agent: "pusher", Dir: l.ws, Cwd: true, Headless: true, Prompt: "exec " + me + "attack", Stdin: in, Stdout: &out, Stderr: &msg,
 		Confirm: func(p *carboy.Preflight) error {
-			p.Run.Mounts, p.Run.Limits = append(p.Run.Mounts, l.program+":"+attacker.Path+":ro"), limits()
+			p.Run.Mounts, p.Run.Limits = append(p.Run.Mounts, l.program+":"+attacker.Path+":ro"), bounds
 			return nil
 		},
 	})

@@ -122,6 +122,8 @@ var mutants = []mutant{
 
 	{"pushes-go-on-unread", "G1", "a push is sent on without its objects being searched", "internal/gitgate.TestSmuggle", []change{
 		{"internal/gitgate", drop, "err = p.judge(r.Context())", ""}}},
+	{"submodules-go-unread", "G1", "the id of a submodule's commit may be a secret", "internal/gitgate.TestSmuggle", []change{
+		{"internal/gitgate", off, "mode == gitobject.ModeSubmodule", ""}}},
 	{"zips-are-believed", "G1", "a zip's directory may name what nobody read", "internal/scan.TestUnreadable", []change{
 		{"internal/scan", off, "n > 0 && (!ok ||", ""}}},
 	{"every-key-is-old", "G1", "a key is taken for one that upstream has in the same file, and nobody is asked", "internal/gitgate.TestG1Keys", []change{
@@ -136,6 +138,8 @@ var mutants = []mutant{
 
 	{"some-or-none", "G3", "one reference of a push lands and another does not", "internal/gitgate.TestAtomic", []change{
 		{"internal/gitgate", off, `len(p.updates) > 1 || p.has("atomic")`, ""}}},
+	{"killed-while-tidying", "G3", "git is killed while it removes a push that it refused", "internal/gitgate.TestRefusedByUpstreamLeavesNothing", []change{
+		{"internal/gitgate", drop, "c.rest = tidying", ""}}},
 	{"killed-and-left", "G3", "objects of a push that was cut short stay", "internal/gitgate.TestKilledGate", []change{
 		{"internal/gitgate", off, `strings.HasPrefix(e.Name(), "push-")`, ""}}},
 
