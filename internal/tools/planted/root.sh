@@ -7,7 +7,7 @@ root=$1
 shift
 [ ! -e "$root/usr/bin/strace" ] || exit 0
 packages=$(echo "$@" | tr ' ' ,)
-mmdebstrap --quiet --variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+mmdebstrap --quiet --variant=extract --aptopt='Acquire::Retries "5"' --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
     --include="?essential,mount,procps,$packages" bookworm "$root"
 printf 'root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/bash\n' >"$root/etc/passwd"
 printf 'root:x:0:\ndev:x:1000:\n' >"$root/etc/group"
