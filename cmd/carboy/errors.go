@@ -111,7 +111,7 @@ func advice(err error) string {
 
 // ofGit reports whether all conflicts are of git's references, and so say what to do.
 func ofGit(e *change.ConflictError) bool {
-	return !slices.ContainsFunc(e.Conflicts, func(c change.Conflict) bool { return !strings.Contains("/"+c.Path, "/.git/") })
+	return len(e.Conflicts) > 0 && !slices.ContainsFunc(e.Conflicts, func(c change.Conflict) bool { return !strings.Contains("/"+c.Path, "/.git/") })
 }
 
 // adviceOn returns the advice for sentinel errors.

@@ -8,7 +8,7 @@ shift
 [ ! -e "$root/usr/bin/strace" ] || exit 0
 packages=$(echo "$@" | tr ' ' ,)
 mmdebstrap --quiet --variant=extract --aptopt='Acquire::Retries "5"' --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
-    --include="?essential,mount,procps,$packages" bookworm "$root"
+    --include='?essential' --include="mount,procps,$packages" bookworm "$root"
 printf 'root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/bash\n' >"$root/etc/passwd"
 printf 'root:x:0:\ndev:x:1000:\n' >"$root/etc/group"
 printf '/usr/lib/x86_64-linux-gnu/%s\n' blas lapack >"$root/etc/ld.so.conf.d/math.conf"
