@@ -20,7 +20,7 @@ import (
 var layers = [][]string{
 	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject"},
 	{"internal/policy", "internal/browsertest", "internal/scan"},
-	{"internal/audit", "internal/store", "internal/credential"},
+	{"internal/audit", "internal/store", "internal/credential", "internal/forge"},
 	{"internal/routes"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
