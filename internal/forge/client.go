@@ -152,7 +152,7 @@ type Error struct {
 	Said                   string // the forge's own words, safe to show
 	Err                    error
 
-	broken bool // the connection failed; the request may have arrived
+	broken bool // the connection failed, and a second try may succeed
 }
 
 func (e *Error) Error() string {
@@ -321,7 +321,8 @@ func (c *Client) once(ctx context.Context, r request) (http.Header, error) {
 	}
 	broken := !errors.As(err, new(notSentError))
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		err = fmt.Errorf("the forge did not answer within %v", c.timeout)
+		// Not tried again: the caller has waited long enough.
+		err, broken = fmt.Errorf("the forge did not answer within %v", c.timeout), false
 	}
 	return nil, &Error{Provider: c.provider, Method: r.method, Path: path, Err: err, broken: broken}
 }

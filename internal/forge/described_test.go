@@ -102,7 +102,7 @@ func (d *described) validate(pointer string, v any) error {
 	return s.Validate(v)
 }
 
-// flat is what a schema and all of its parts say of an object.
+// flat collects what a schema and all of its parts say of an object.
 type flat struct {
 	properties map[string]string // pointers
 	required   []string

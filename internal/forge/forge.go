@@ -126,7 +126,7 @@ type Comment struct {
 	URL     string
 }
 
-// ReviewState is what a review says.
+// ReviewState names what a review says.
 type ReviewState string
 
 // The states of reviews.
@@ -164,7 +164,7 @@ type LineComment struct {
 // NewPullRequest is a pull request to open, from one branch of a repository to another.
 type NewPullRequest struct{ Base, Head, Title, Body string }
 
-// Status is what is said about a commit. Each Context has one.
+// Status says something about a commit. Each Context has one.
 type Status struct {
 	State       string // pending, success, failure or error
 	Context     string
@@ -172,7 +172,7 @@ type Status struct {
 	URL         string
 }
 
-// Access is what a user may do at a repository.
+// Access orders what a user may do at a repository.
 type Access int
 
 // The levels of access.
@@ -187,12 +187,12 @@ const (
 type Account struct {
 	Login string
 	Admin bool // of the whole forge
-	// Scopes are what the token may do. nil means that the forge does not say.
+	// Scopes name what the token may do. nil means that the forge does not say.
 	Scopes  []string
 	Expires time.Time // zero if it doesn't, or the forge does not say
 }
 
-// Protection is what guards a branch. A nil pointer means that the forge does not tell it to
+// Protection describes the rules of a branch. A nil pointer means that the forge does not tell it to
 // this token.
 type Protection struct {
 	Protected bool

@@ -12,7 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// Event is what a webhook says: a hint that something may have changed. What holds is read
+// Event is a webhook's hint that something may have changed. What holds is read
 // from the forge. A forge delivers events late, twice, in another order, or not at all, so a
 // delivery's name tells no repeats apart.
 type Event struct {
@@ -26,7 +26,7 @@ type Event struct {
 	Commit   string // "": none
 }
 
-// EventKind is what an event is about.
+// EventKind names the thing that an event is about.
 type EventKind string
 
 // The kinds of events.

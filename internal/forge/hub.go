@@ -39,7 +39,7 @@ func (l *hubLabel) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// hubText is what issues and pull requests have in common.
+// hubText holds the fields that issues and pull requests share.
 type hubText struct {
 	Number    int        `json:"number"`
 	Title     string     `json:"title"`

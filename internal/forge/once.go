@@ -179,7 +179,11 @@ func once[T any](ctx context.Context, c *Client, look, do func() (*T, error)) (*
 		if i > 0 && c.pause(ctx, c.backoff<<i) != nil {
 			break
 		}
-		if found, lerr := look(); lerr == nil && found != nil {
+		found, lerr := look()
+		if lerr != nil {
+			break
+		}
+		if found != nil {
 			return found, nil
 		}
 	}
