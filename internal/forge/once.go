@@ -212,6 +212,7 @@ func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body
 	if err != nil {
 		return nil, err
 	}
+	// Our mark is the last line, so one in an agent's text is none.
 	tail := mark + key + " -->"
 	look := func() (*Comment, error) {
 		all, err := c.Comments(ctx, repo, at, time.Time{})
@@ -224,7 +225,7 @@ func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body
 		return &all[i], nil
 	}
 	return once(ctx, c, look, func() (*Comment, error) {
-		m, err := c.vendor.comment(ctx, c, repo, at, strings.TrimSpace(unmarked(body))+"\n\n"+tail)
+		m, err := c.vendor.comment(ctx, c, repo, at, strings.TrimSpace(body)+"\n\n"+tail)
 		if err == nil && m.ID <= 0 {
 			err = fmt.Errorf("%s: the forge answers without the comment's id", c.provider)
 		}

@@ -101,10 +101,15 @@ func New(t testing.TB) *Server {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 {
 		attr.Credential = nobody(t)
-		if err := os.Chown(dir, int(attr.Credential.Uid), int(attr.Credential.Gid)); err != nil {
-			t.Fatal(err)
+	}
+	give := func(path string) {
+		if u := attr.Credential; u != nil {
+			if err := os.Chown(path, int(u.Uid), int(u.Gid)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	give(dir)
 	s := &Server{t: t}
 	ini := filepath.Join(dir, "app.ini")
 	command := func(args ...string) *exec.Cmd {
@@ -130,6 +135,7 @@ func New(t testing.TB) *Server {
 		if err := os.WriteFile(ini, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		give(ini) // Gitea writes to it
 		if try == 1 {
 			run("migrate")
 			run("admin", "user", "create", "--admin", "--username", admin, "--password", admin+"-pw", "--email", admin+"@example.org", "--must-change-password=false")
