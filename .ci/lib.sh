@@ -108,6 +108,22 @@ install_parts() {
     as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
 }
 
+# install_gitea builds a Gitea server for tests, which takes minutes, unless this machine has
+# it, and tells them where it is. Its pages are not built in.
+install_gitea() {
+    local dir src
+    dir=/opt/gitea/$(sha256sum <.ci/gitea/go.sum | cut -c-16)
+    if [ ! -x "$dir/gitea" ]; then
+        as_user CGO_ENABLED=1 go -C .ci/gitea build -trimpath -tags 'sqlite sqlite_unlock_notify' -ldflags='-s -w -X main.Version=1.26.0' -o "$work/bin/gitea" code.gitea.io/gitea
+        src=$(as_user go -C .ci/gitea list -m -f '{{.Dir}}' code.gitea.io/gitea)
+        mkdir -p "$dir/static/public/assets/.vite"
+        cp -r "$src/templates" "$src/options" "$dir/static/"
+        echo '{}' >"$dir/static/public/assets/.vite/manifest.json"
+        install -m 0755 "$work/bin/gitea" "$dir/gitea"
+    fi
+    common+=(CARBOY_TEST_GITEA="$dir/gitea")
+}
+
 # tested NAME COMMAND... runs tests, keeps their events as NAME.json, and prints go's own
 # lines. A test that fails is a fault, though it might pass at a second try: it is mended,
 # not tried again.

@@ -9,10 +9,7 @@
 // keys without it. A key that cannot be revoked is a [LeftError], which says where a person
 // can remove it.
 //
-// The token is sent to the forge's own address only. Redirects are refused, and plain HTTP
-// is used for private addresses alone.
-//
-// Start reading at [Make] and [Revoke]. Each forge is one small file that implements forge.
+// Start reading at [Make] and [Revoke]. Package forge calls the forge.
 package forgekey
 
 import (
@@ -24,9 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,97 +30,10 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
-
-// providers returns the names of the supported forges.
-func providers() []string {
-	out := make([]string, 0, len(forges))
-	for name := range forges {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// forges maps the names of forges to their implementations.
-var forges = map[string]forge{"gitea": gitea{}, "github": github{}, "gitlab": gitlab{}}
-
-// Target is a repository at a forge.
-type Target struct {
-	Provider string `json:"provider"`
-	API      string `json:"api_url"` // without a final slash
-	Repo     string `json:"path"`    // owner/name; on GitLab possibly with more parts
-	// Settings is the page where a person can remove a key.
-	Settings string `json:"settings_url"`
-}
-
-// Resolve returns the Target for an upstream's address. If apiURL is empty, it uses the
-// upstream's host. An apiURL that names no API is the forge's own address, below which the
-// API has its usual place.
-func Resolve(provider, upstream, apiURL string) (Target, error) {
-	f, ok := forges[provider]
-	if !ok {
-		return Target{}, fmt.Errorf("%.40q is not a known forge: there are %s", provider, strings.Join(providers(), ", "))
-	}
-	host, path, err := split(upstream)
-	if err != nil {
-		return Target{}, err
-	}
-	parts := strings.Split(path, "/")
-	if len(parts) < 2 || len(parts) > 2 && provider != "gitlab" || slices.ContainsFunc(parts, func(p string) bool { return p == "" || p == "." || p == ".." }) {
-		return Target{}, fmt.Errorf("its path is not OWNER/NAME, by which %s calls a repository", provider)
-	}
-	base := apiURL
-	if base == "" {
-		base = f.api(host)
-	}
-	u, err := url.Parse(base)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return Target{}, errors.New("api_url is no address of a forge, such as https://gitea.example.org/api/v1")
-	}
-	if apiURL != "" && !slices.Contains(strings.Split(u.Path, "/"), "api") && !strings.HasPrefix(u.Hostname(), "api.") {
-		usual, err := url.Parse(f.api(u.Hostname()))
-		if err != nil {
-			return Target{}, err
-		}
-		if usual.Hostname() != u.Hostname() { // as of github.com
-			u.Host = usual.Host
-		}
-		u = u.JoinPath(usual.Path)
-	}
-	web := &url.URL{Scheme: u.Scheme, Host: u.Host}
-	if apiURL == "" || provider == "github" && u.Hostname() == "api.github.com" {
-		web = &url.URL{Scheme: "https", Host: host}
-	}
-	return Target{Provider: provider, API: strings.TrimRight(u.String(), "/"), Repo: path, Settings: web.String() + "/" + f.settings(path)}, nil
-}
-
-// split returns the host and the path of an upstream's address: ssh://, scp-like or
-// https://.
-func split(upstream string) (host, path string, err error) {
-	if !strings.Contains(upstream, "://") {
-		at, rest, ok := strings.Cut(upstream, ":")
-		if !ok {
-			return "", "", errors.New("its host is not a known forge")
-		}
-		host, path = at[strings.LastIndexByte(at, '@')+1:], rest
-	} else {
-		u, err := url.Parse(upstream)
-		if err != nil || u.Hostname() == "" {
-			return "", "", errors.New("its host is not a known forge")
-		}
-		host, path = u.Hostname(), u.Path
-	}
-	switch {
-	case host == "ssh.github.com":
-		host = "github.com" // ssh.github.com is ssh on port 443
-	case strings.Contains(host, ":"):
-		host = "[" + host + "]"
-	}
-	return host, strings.TrimSuffix(strings.Trim(path, "/"), ".git"), nil
-}
 
 // Options configure making and revoking keys.
 type Options struct {
@@ -137,33 +45,23 @@ type Options struct {
 	// Timeout bounds one call. Zero means 30 s.
 	Timeout time.Duration
 	// Resolver resolves the forge's name. nil means the resolver of this machine.
-	Resolver Resolver
+	Resolver forge.Resolver
 }
 
-// Resolver resolves a name to addresses. *net.Resolver implements it.
-type Resolver interface {
-	LookupHost(ctx context.Context, host string) ([]string, error)
-}
+// lookIn bounds the look for a key whose request failed.
+const lookIn = 30 * time.Second
 
-const callIn = 30 * time.Second
-
-func (o Options) filled() Options {
-	if o.Timeout <= 0 {
-		o.Timeout = callIn
-	}
-	if o.Resolver == nil {
-		o.Resolver = net.DefaultResolver
-	}
-	return o
+func open(o Options, to forge.Target) (*forge.Client, error) {
+	return forge.Open(forge.Options{Provider: to.Provider, API: to.API, Token: o.Token, Roots: o.Roots, Timeout: o.Timeout, Resolver: o.Resolver})
 }
 
 // KeyRecord describes one key. It does not hold the private key.
 type KeyRecord struct {
 	Schema string `json:"schema"`
 	// Name is the repository's name in the bottle. Title is the key's title at the forge.
-	Name   string `json:"name"`
-	Title  string `json:"title"`
-	Target Target `json:"target"`
+	Name   string       `json:"name"`
+	Title  string       `json:"title"`
+	Target forge.Target `json:"target"`
 	// Public is the key in the form of authorized_keys, without a comment.
 	Public string `json:"public_key"`
 	// TokenEnv is the host's environment variable that held the token.
@@ -227,8 +125,7 @@ const (
 // Make makes a key and adds it at the forge. It first revokes an older key of that name.
 // After an error, either the forge does not have the key, or the error is a [LeftError] and
 // [Revoke] can use the record.
-func Make(ctx context.Context, o Options, name, title string, to Target, tokenEnv string) (*Key, error) {
-	o = o.filled()
+func Make(ctx context.Context, o Options, name, title string, to forge.Target, tokenEnv string) (*Key, error) {
 	fail := func(err error) (*Key, error) { return nil, fmt.Errorf("deploy key for %s: %w", name, err) }
 	if !keyName(name) {
 		return fail(fmt.Errorf("%.40q is not a name of a repository", name))
@@ -272,11 +169,11 @@ func Make(ctx context.Context, o Options, name, title string, to Target, tokenEn
 	if err != nil {
 		return fail(errors.Join(err, drop(o.Dir, name)))
 	}
-	c, err := dial(o, to)
+	c, err := open(o, to)
 	if err != nil {
 		return fail(errors.Join(err, drop(o.Dir, name)))
 	}
-	defer c.close()
+	defer c.Close()
 	if err := rec.create(ctx, c); err != nil {
 		var left *LeftError
 		if !errors.As(err, &left) {
@@ -293,8 +190,8 @@ func Make(ctx context.Context, o Options, name, title string, to Target, tokenEn
 
 // create adds the key at the forge and sets its id. It trusts an answer only if that holds
 // the key. Otherwise the forge's list of keys decides.
-func (r *KeyRecord) create(ctx context.Context, c *client) error {
-	made, err := c.forge.create(ctx, c, r.Target.Repo, r.Title, r.Public)
+func (r *KeyRecord) create(ctx context.Context, c *forge.Client) error {
+	made, err := c.AddDeployKey(ctx, r.Target.Repo, r.Title, r.Public)
 	if err == nil && made.ID != "" && sameKey(made.Key, r.Public) {
 		r.ID = made.ID
 		return nil
@@ -304,9 +201,9 @@ func (r *KeyRecord) create(ctx context.Context, c *client) error {
 	}
 	// The forge may have added the key in spite of the error. Look even if the caller has
 	// gone away since.
-	lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+	lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookIn)
 	defer cancel()
-	found, lerr := c.find(lctx, r)
+	found, lerr := r.find(lctx, c)
 	switch {
 	case lerr != nil && declined(err):
 		return err // without authentication there is no list either
@@ -321,24 +218,30 @@ func (r *KeyRecord) create(ctx context.Context, c *client) error {
 
 // declined reports whether err is an answer that says that the forge did nothing.
 func declined(err error) bool {
-	var s *statusError
-	return errors.As(err, &s) && s.code >= 400 && s.code < 500 && s.code != http.StatusRequestTimeout
+	var e *forge.Error
+	return errors.As(err, &e) && e.Code >= 400 && e.Code < 500 && e.Code != http.StatusRequestTimeout
+}
+
+// find lists the forge's keys that are r's public key. A key with only the same title
+// belongs to another machine's bottle of that name.
+func (r *KeyRecord) find(ctx context.Context, c *forge.Client) ([]forge.DeployKey, error) {
+	keys, err := c.DeployKeys(ctx, r.Target.Repo)
+	return slices.DeleteFunc(keys, func(k forge.DeployKey) bool { return !sameKey(k.Key, r.Public) }), err
 }
 
 // Revoke removes a key at the forge, and then here. A key that the forge no longer lists
 // counts as removed. Otherwise the error is a [LeftError], and the record stays.
 func Revoke(ctx context.Context, o Options, r KeyRecord) error {
-	o = o.filled()
 	left := func(err error) error { return &LeftError{r, err} }
 	if o.Token.Empty() {
 		return left(errors.New(secret.NameOrHidden(r.TokenEnv) + ", which had the forge's token, is not set here"))
 	}
-	c, err := dial(o, r.Target)
+	c, err := open(o, r.Target)
 	if err != nil {
 		return left(err)
 	}
-	defer c.close()
-	found, err := c.find(ctx, &r)
+	defer c.Close()
+	found, err := r.find(ctx, c)
 	if err != nil {
 		return left(err)
 	}
@@ -346,11 +249,11 @@ func Revoke(ctx context.Context, o Options, r KeyRecord) error {
 		if r.ID == "" {
 			r.ID = k.ID
 		}
-		err = errors.Join(err, c.forge.remove(ctx, c, r.Target.Repo, k.ID))
+		err = errors.Join(err, c.RemoveDeployKey(ctx, r.Target.Repo, k.ID))
 	}
 	if len(found) > 0 {
 		// A forge also answers 404 to a caller without access.
-		still, lerr := c.find(ctx, &r)
+		still, lerr := r.find(ctx, c)
 		switch {
 		case lerr != nil:
 			return left(errors.Join(err, lerr))
@@ -395,7 +298,7 @@ func read(dir, name string) (*KeyRecord, error) {
 	if err := store.ReadJSON(path, recordKind, r); err != nil {
 		return nil, err
 	}
-	if _, ok := forges[r.Target.Provider]; !ok || r.Name != name || r.Fingerprint() == "" {
+	if !slices.Contains(forge.Providers(), r.Target.Provider) || r.Name != name || r.Fingerprint() == "" {
 		return nil, fmt.Errorf("%s: not a record of a deploy key of %s", path, name)
 	}
 	return r, nil

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/secret"
 )
 
@@ -144,7 +145,7 @@ func (f *fakeForge) spoiled(before, after func(w http.ResponseWriter, r *http.Re
 
 const title = "carboy:reviewer:app"
 
-func newForge(t testing.TB, provider string) (*fakeForge, Options, Target) {
+func newForge(t testing.TB, provider string) (*fakeForge, Options, forge.Target) {
 	f := &fakeForge{t: t, provider: provider, repo: "org/app", next: 40}
 	// Add keys of people, and one of another machine's bottle with the same name.
 	for i := range 4 {
@@ -153,7 +154,7 @@ func newForge(t testing.TB, provider string) (*fakeForge, Options, Target) {
 	}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
-	to, err := Resolve(provider, "git@forge.example:org/app.git", s.URL+"/api/")
+	to, err := forge.Resolve(provider, "git@forge.example:org/app.git", s.URL+"/api/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func newForge(t testing.TB, provider string) (*fakeForge, Options, Target) {
 
 func others(f *fakeForge) int { return 4 }
 
-func make1(o Options, to Target) (*Key, error) {
+func make1(o Options, to forge.Target) (*Key, error) {
 	return Make(context.Background(), o, "app", title, to, "FORGE_TOKEN")
 }
 
@@ -179,7 +180,7 @@ func nothingLeft(t *testing.T, f *fakeForge, o Options) {
 }
 
 func TestForges(t *testing.T) {
-	for _, provider := range providers() {
+	for _, provider := range forge.Providers() {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
 			f, o, to := newForge(t, provider)
@@ -267,8 +268,8 @@ func TestMakeHalfWay(t *testing.T) {
 		{name: "no JSON after it was made", after: on(post, answer(201, "<html>")), made: true},
 		{name: "null after it was made", after: on(post, answer(201, "null")), made: true},
 		{name: "another key's id", after: on(post, answer(201, `{"id":41,"title":"x","key":"ssh-ed25519 AAAAother0"}`)), made: true},
-		{name: "too long an answer after it was made", after: on(post, answer(201, strings.Repeat(" ", maxAnswer+1))), made: true},
-		{name: "forbidden", before: on(post, answer(403, `{"message":"no"}`)), says: "may not manage"},
+		{name: "too long an answer after it was made", after: on(post, answer(201, strings.Repeat(" ", 32<<20+1))), made: true},
+		{name: "forbidden", before: on(post, answer(403, `{"message":"no"}`)), says: "may not do this"},
 		{name: "not authorized", before: answer(401, ""), says: "not valid"},
 		{name: "made, they say", before: on(post, answer(201, `{"id":7,"key":"ssh-ed25519 AAAAx"}`)), says: "does not have the key"},
 		{name: "refused", before: on(post, answer(422, `{"message":{"key":["is taken"]}}`)), says: "is taken"},
@@ -421,8 +422,8 @@ func TestTokenStaysHome(t *testing.T) {
 	}
 }
 
-func to(t *testing.T, api string) Target {
-	x, err := Resolve("gitea", "ssh://git@forge.example/org/app", api)
+func to(t *testing.T, api string) forge.Target {
+	x, err := forge.Resolve("gitea", "ssh://git@forge.example/org/app", api)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -432,41 +433,6 @@ func to(t *testing.T, api string) Target {
 type fixed string
 
 func (f fixed) LookupHost(context.Context, string) ([]string, error) { return []string{string(f)}, nil }
-
-func TestResolve(t *testing.T) {
-	for _, c := range []struct{ provider, upstream, api, want string }{
-		{"github", "git@github.com:org/app.git", "", "https://api.github.com org/app https://github.com/org/app/settings/keys"},
-		{"github", "ssh://git@ssh.github.com:443/org/app.git", "", "https://api.github.com org/app https://github.com/org/app/settings/keys"},
-		{"github", "git@ghe.example:org/app", "", "https://ghe.example/api/v3 org/app https://ghe.example/org/app/settings/keys"},
-		{"gitea", "ssh://git@forge.example:2222/org/app.git", "", "https://forge.example/api/v1 org/app https://forge.example/org/app/settings/keys"},
-		{"gitea", "git@forge.example:org/app.git", "http://10.0.0.5:3000/api/v1/", "http://10.0.0.5:3000/api/v1 org/app http://10.0.0.5:3000/org/app/settings/keys"},
-		{"gitea", "git@forge.example:org/app.git", "http://10.0.0.5:3000/", "http://10.0.0.5:3000/api/v1 org/app http://10.0.0.5:3000/org/app/settings/keys"},
-		{"gitea", "git@forge.example:org/app.git", "https://forge.example", "https://forge.example/api/v1 org/app https://forge.example/org/app/settings/keys"},
-		{"gitea", "git@forge.example:org/app.git", "https://forge.example/git", "https://forge.example/git/api/v1 org/app https://forge.example/org/app/settings/keys"},
-		{"gitea", "git@forge.example:org/app.git", "https://proxy.example/forge/api", "https://proxy.example/forge/api org/app https://proxy.example/org/app/settings/keys"},
-		{"gitlab", "git@lab.example:group/app.git", "https://lab.example:8443", "https://lab.example:8443/api/v4 group/app https://lab.example:8443/group/app/-/settings/repository"},
-		{"github", "git@ghe.example:org/app", "https://ghe.example", "https://ghe.example/api/v3 org/app https://ghe.example/org/app/settings/keys"},
-		{"github", "git@github.com:org/app.git", "https://github.com", "https://api.github.com org/app https://github.com/org/app/settings/keys"},
-		{"github", "git@acme.ghe.com:org/app.git", "https://api.acme.ghe.com", "https://api.acme.ghe.com org/app https://api.acme.ghe.com/org/app/settings/keys"},
-		{"gitlab", "git@gitlab.com:group/sub/app.git", "", "https://gitlab.com/api/v4 group/sub/app https://gitlab.com/group/sub/app/-/settings/repository"},
-		{"gitea", "git@forge.example:group/sub/app.git", "", "!OWNER/NAME"},
-		{"gitea", "git@forge.example:../app.git", "", "!OWNER/NAME"},
-		{"gitea", "/srv/app.git", "", "!not a known forge"},
-		{"gitea", "file:///srv/app.git", "", "!not a known forge"},
-		{"bitbucket", "git@x:a/b", "", "!not a known forge"},
-		{"gitea", "git@x:a/b", "https://user:pw@x/api", "!api_url"},
-		{"gitea", "git@x:a/b", "ftp://x", "!api_url"},
-	} {
-		got, err := Resolve(c.provider, c.upstream, c.api)
-		if bad, ok := strings.CutPrefix(c.want, "!"); ok {
-			if err == nil || !strings.Contains(err.Error(), bad) {
-				t.Errorf("%+v: %v", c, err)
-			}
-		} else if s := got.API + " " + got.Repo + " " + got.Settings; err != nil || s != c.want {
-			t.Errorf("%+v: %s %v", c, s, err)
-		}
-	}
-}
 
 // TestRecords checks that a record that cannot be read is an error, and not taken for a
 // missing one.

@@ -125,6 +125,7 @@ var exceptions = map[string]string{
 	"internal/tools/planted":     "a developer's program, never linked into carboy: it makes a Debian system and starts its programs",
 	"internal/browsertest":       "Chromium, for tests of pages",
 	"internal/ship/shiptest":     "hosts for tests: sshd and Docker Engines",
+	"internal/forge/giteatest":   "a Gitea server for tests",
 	"internal/gitgate/gittest":   "upstreams for tests: sshd and git http-backend",
 	"internal/bottle/bottletest": "a suite for tests: its guest starts programs inside the bottle, not on the host",
 	"internal/corpus/attacker":   "the attacker of the hostile corpus: it runs inside a bottle only, and its Main does nothing elsewhere",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/forgekey"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/gitgate"
@@ -359,8 +360,8 @@ func HasKeys(c *host.Host, slug string) bool {
 	return err != nil || len(recs) > 0
 }
 
-// hostResolver adapts r to package forgekey; nil stays nil.
-func hostResolver(r host.Resolver) forgekey.Resolver {
+// hostResolver adapts r to package forge; nil stays nil.
+func hostResolver(r host.Resolver) forge.Resolver {
 	if r == nil {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/carboy/carboy/internal/fault"
-	"github.com/carboy/carboy/internal/forgekey"
+	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/manifest"
@@ -46,9 +46,9 @@ type Repo struct {
 	gitgate.Repo
 	hostKey  string // its fingerprint
 	access   string
-	KeyFile  string           // of the host, as a real path; empty: none
-	tokenEnv string           // that has Token
-	deploy   *forgekey.Target // where a deploy key is made; nil: none is
+	KeyFile  string        // of the host, as a real path; empty: none
+	tokenEnv string        // that has Token
+	deploy   *forge.Target // where a deploy key is made; nil: none is
 	forgeEnv string
 	forge    secret.Value // the token for that
 }
@@ -125,7 +125,7 @@ func (r *Repo) deployKey(c *host.Host, m manifest.Repo) error {
 	bad := func(why, advice string) error {
 		return &fault.OptionError{Option: m.Key.From.String(), Value: m.Key.From.Field, Reason: why, Advice: advice}
 	}
-	to, err := forgekey.Resolve(k.Provider, r.URL, k.APIURL)
+	to, err := forge.Resolve(k.Provider, r.URL, k.APIURL)
 	if err != nil {
 		return bad("makes no key for "+m.URL.From.String()+": "+err.Error(), "check provider, url and api_url; identity names a key that is there already")
 	}
