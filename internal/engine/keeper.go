@@ -13,6 +13,11 @@ import (
 const (
 	lookEvery  = time.Second // for runs that others have cancelled
 	probeEvery = 10          // looks between two probes of the store
+
+	// orphanAfter is how many probes see a run that is under way in the store alone until
+	// it is one. The library tries for half a minute to record an end while others
+	// write.
+	orphanAfter = 6
 )
 
 // keep does what the library leaves out: it tells a step that its run is cancelled, and finds
@@ -21,7 +26,7 @@ func (e *Engine) keep() {
 	ctx := e.life
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var orphans []string
+	orphans := map[string]int{}
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
@@ -63,13 +68,15 @@ func (e *Engine) tellCancelled(ctx context.Context) error {
 	return nil
 }
 
-// probe returns the runs that are under way in the store, but not here. A run that was one at the last
-// probe too stays so until this process starts again: its end could not be recorded.
-func (e *Engine) probe(ctx context.Context, before []string) (orphans []string, err error) {
+// probe returns the runs that are under way in the store, but not here, and how many probes have
+// seen them so, before included. One that stays so waits for a process that starts: its end
+// could not be recorded.
+func (e *Engine) probe(ctx context.Context, before map[string]int) (orphans map[string]int, err error) {
 	rows, err := e.running(ctx)
 	if err != nil {
 		return nil, err
 	}
+	orphans = map[string]int{}
 	here := map[string]bool{}
 	for _, r := range e.runs() {
 		here[r.stored] = true
@@ -78,10 +85,10 @@ func (e *Engine) probe(ctx context.Context, before []string) (orphans []string, 
 		if here[id] {
 			continue
 		}
-		if slices.Contains(before, id) {
+		orphans[id] = before[id] + 1
+		if orphans[id] >= orphanAfter {
 			return nil, fmt.Errorf("the end of the run %s could not be recorded", id)
 		}
-		orphans = append(orphans, id)
 	}
 	return orphans, nil
 }
