@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,10 +22,10 @@ func (gitea) sign(h http.Header, token string) { h.Set("Authorization", "token "
 
 func (gitea) page() (string, int) { return "limit", 50 }
 
-var giteaNeeds = regexp.MustCompile(`required=\[([^\]]+)\]`)
+var giteaNeeds = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`required=\[([^\]]+)\]`) })
 
 func (gitea) needs(_ http.Header, body []byte) string {
-	if m := giteaNeeds.FindSubmatch(body); m != nil {
+	if m := giteaNeeds().FindSubmatch(body); m != nil {
 		return strings.ReplaceAll(string(m[1]), " ", " or ")
 	}
 	return ""

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -25,10 +26,12 @@ func (gitlab) sign(h http.Header, token string) { h.Set("PRIVATE-TOKEN", token) 
 
 func (gitlab) page() (string, int) { return "per_page", 100 }
 
-var labScope = regexp.MustCompile(`"insufficient_scope".*"scope"\s*:\s*"([a-z_ ]{1,200})"`)
+var labScope = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`"insufficient_scope".*"scope"\s*:\s*"([a-z_ ]{1,200})"`)
+})
 
 func (gitlab) needs(_ http.Header, body []byte) string {
-	if m := labScope.FindSubmatch(body); m != nil {
+	if m := labScope().FindSubmatch(body); m != nil {
 		return strings.ReplaceAll(string(m[1]), " ", " or ")
 	}
 	return ""
@@ -54,9 +57,9 @@ type labUser struct {
 }
 
 // labBot is the form of the names of accounts of project and group tokens.
-var labBot = regexp.MustCompile(`^(project|group)_\d+_bot`)
+var labBot = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(project|group)_\d+_bot`) })
 
-func (u labUser) user() User { return User{u.Username, u.Bot || labBot.MatchString(u.Username)} }
+func (u labUser) user() User { return User{u.Username, u.Bot || labBot().MatchString(u.Username)} }
 
 type labText struct {
 	IID         int       `json:"iid"`
@@ -144,11 +147,11 @@ func (n labNote) comment() Comment {
 }
 
 // labCommand finds lines that GitLab would carry out, such as /merge or /close.
-var labCommand = regexp.MustCompile(`(?m)^([\s\p{Cc}\p{Cf}]*)/([A-Za-z_])`)
+var labCommand = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^([\s\p{Cc}\p{Cf}]*)/([A-Za-z_])`) })
 
 // inert returns text without commands: it reads the same on the page. A token that may
 // comment may merge by a comment, and an agent writes these texts.
-func inert(text string) string { return labCommand.ReplaceAllString(text, `$1\/$2`) }
+func inert(text string) string { return labCommand().ReplaceAllString(text, `$1\/$2`) }
 
 func (gitlab) account(ctx context.Context, c *Client) (Account, error) {
 	var u labUser

@@ -205,7 +205,7 @@ func (gitlab) event(h http.Header, body []byte) (Event, error) {
 			e.At = Thread{p.Merge.IID, true}
 		}
 	case "push":
-		e.Kind, e.Commit, e.Sender = PushEvent, p.After, User{Login: p.Pusher, Bot: labBot.MatchString(p.Pusher)}
+		e.Kind, e.Commit, e.Sender = PushEvent, p.After, User{Login: p.Pusher, Bot: labBot().MatchString(p.Pusher)}
 	}
 	return e, nil
 }
