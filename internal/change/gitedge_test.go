@@ -239,8 +239,8 @@ func TestLandSparse(t *testing.T) {
 	}
 }
 
-// TestLandConverted: where git converts files (ends of lines, Git LFS), what the work tree
-// shows is what is committed; beside each, content that it does not show is told.
+// TestLandConverted: where git converts files (ends of lines, Git LFS), a work tree that
+// shows the commit raises no alarm. Beside each, a hidden content does.
 func TestLandConverted(t *testing.T) {
 	pointer := func(content string) string {
 		sum := sha256.Sum256([]byte(content))

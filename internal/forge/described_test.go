@@ -1,3 +1,5 @@
+//go:build forges
+
 package forge
 
 import (
@@ -13,6 +15,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/carboy/carboy/internal/secret"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // described is a vendor's description of its API, or of its webhooks.
@@ -29,7 +33,7 @@ func load(t *testing.T, env, what string) *described {
 	t.Helper()
 	path := os.Getenv(env)
 	if path == "" {
-		t.Skipf("SKIPPED: needs %s in %s", what, env)
+		testenv.Missing(t, what, "its path in "+env)
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,3 +1,5 @@
+//go:build forges
+
 package forge_test
 
 import (

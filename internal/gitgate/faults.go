@@ -19,8 +19,8 @@ import (
 // oldFaultError says that a pack has a fault that a person may let pass.
 type oldFaultError struct{ error }
 
-// fault is what git finds in one object, by its name in git-fsck. It hurts nobody who clones
-// the object.
+// fault holds one complaint of git about one object, by its name in git-fsck. It hurts
+// nobody who clones the object.
 type fault struct{ name, kind, object, words string }
 
 // faultRule begins the rule of a finding that stands for all objects with one fault.

@@ -29,7 +29,7 @@ func commitFile(t testing.TB, w, path, text string) {
 
 var awsKey = "AKIA" + "QYLPMN5HHHFPZAM2"
 
-// goes is what pushes is told of a push that goes on.
+// goes, as says of pushes, expects that the push goes on.
 const goes = "goes"
 
 // pushes pushes a file with each text as a commit through a gate of cfg. It fails the test

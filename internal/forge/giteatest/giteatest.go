@@ -89,7 +89,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	binary := os.Getenv(Variable)
 	if binary == "" {
-		t.Skipf("SKIPPED: needs the path of a Gitea server in %s", Variable)
+		testenv.Missing(t, "a Gitea server (install_gitea in .ci/lib.sh)", "its path in "+Variable)
 	}
 	git := testenv.Need(t, "git", "apt-get install git")
 	// Not t.TempDir, which is for its owner only: Gitea refuses to run as root.
