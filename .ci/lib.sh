@@ -63,9 +63,10 @@ prepare() {
 
     # One directory for everything, so that root and the user share what is built.
     work=$(mktemp -d /var/tmp/carboy-ci.XXXXXX)
-    trap 'rm -rf --one-file-system "$work"' EXIT
+    trap 'umount -l "$work/memory" || true; rm -rf --one-file-system "$work"' EXIT
     chmod 755 "$work"
-    mkdir "$work"/{src,mod,cache,bin,log}
+    mkdir "$work"/{src,mod,cache,bin,log,memory}
+    mount -t tmpfs -o mode=1777 tmpfs "$work/memory" # for tests of which others run on a disk
     tar -C "$here" --exclude=./.git --exclude=./dist -cf - . | tar -C "$work/src" -xf -
     chown -R "$user": "$work"
     cd "$work/src"

@@ -31,7 +31,8 @@ func tryGit(dir string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=Ada", "GIT_AUTHOR_EMAIL=a@b",
-		"GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=a@b", "GIT_ALLOW_PROTOCOL=file"}
+		"GIT_COMMITTER_NAME=Ada", "GIT_COMMITTER_EMAIL=a@b", "GIT_ALLOW_PROTOCOL=file",
+		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=gc.auto", "GIT_CONFIG_VALUE_0=0", "GIT_CONFIG_KEY_1=maintenance.auto", "GIT_CONFIG_VALUE_1=false"}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

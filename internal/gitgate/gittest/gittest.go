@@ -211,10 +211,11 @@ func spool(t T, r *http.Request) error {
 }
 
 // Env returns an environment for git as a client: no configuration of the machine, a fixed
-// author, and GIT_SSH_COMMAND for s unless that is nil.
+// author, no upkeep after each command, and GIT_SSH_COMMAND for s unless that is nil.
 func Env(s *SSH) []string {
 	env := append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
-		"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
+		"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org",
+		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=gc.auto", "GIT_CONFIG_VALUE_0=0", "GIT_CONFIG_KEY_1=maintenance.auto", "GIT_CONFIG_VALUE_1=false")
 	if s != nil {
 		env = append(env, fmt.Sprintf("GIT_SSH_COMMAND=ssh -F none -i %s -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR", s.ClientFile))
 	}
