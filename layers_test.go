@@ -18,8 +18,8 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject"},
-	{"internal/policy", "internal/browsertest", "internal/scan"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite"},
+	{"internal/policy", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/forge", "internal/forge/giteatest"},
 	{"internal/routes"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
@@ -55,6 +55,8 @@ var only = []struct {
 	{"charm.land", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
 	{"github.com/charmbracelet", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
+	{"github.com/dbos-inc", []string{"internal/engine"}, "another engine can take its place"},
+	{"modernc.org/sqlite", []string{"internal/sqlite"}, "a file of state is opened in one way"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge"}, "hosts and upstreams of git are reached in few places"},
 }
