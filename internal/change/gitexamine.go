@@ -159,14 +159,17 @@ func (r *repository) claimed() map[string]string {
 		return out
 	}
 	add := func(file, why string) {
-		b, _ := r.hostFile(file, 4096)
-		if name := strings.TrimSpace(strings.TrimPrefix(string(b), "ref: ")); refName(name) {
-			out[name] = why
+		b, _ := r.hostFile(file, maxRefFile)
+		for line := range strings.Lines(string(b)) {
+			if name := strings.TrimSpace(strings.TrimPrefix(line, "ref: ")); refName(name) {
+				out[name] = why
+			}
 		}
 	}
 	in := func(dir, where string) {
-		for _, of := range []string{"rebase-merge", "rebase-apply"} {
-			add(dir+of+"/head-name", "a rebase of it is under way "+where)
+		// update-refs names each branch that git rebase --update-refs moves too.
+		for _, file := range []string{"rebase-merge/head-name", "rebase-merge/update-refs", "rebase-apply/head-name"} {
+			add(dir+file, "a rebase of it is under way "+where)
 		}
 	}
 	in("", "on the host: end or abort it first")
