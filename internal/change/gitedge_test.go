@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf16"
 )
 
 // TestS6UndoWentOn: an undo after the person went on (another branch, commits on top, a
@@ -341,5 +342,53 @@ func TestLandConverted(t *testing.T) {
 	must(t, err)
 	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 4 {
 		t.Errorf("%+v", r.Files)
+	}
+}
+
+// TestLandRecoded: a file that git keeps in another encoding (working-tree-encoding) raises no
+// alarm, its commit's text is shown, and it lands, as a file and as a commit, and is undone.
+// The control is a commit with another text.
+func TestLandRecoded(t *testing.T) {
+	wide := func(text string) string {
+		b := []byte{0xff, 0xfe}
+		for _, u := range utf16.Encode([]rune(text)) {
+			b = append(b, byte(u), byte(u>>8))
+		}
+		return string(b)
+	}
+	g := newGitWorld(t, func(dir string) {
+		writeIn(t, dir, ".gitattributes", "*.rc text working-tree-encoding=UTF-16 eol=crlf\n")
+		writeIn(t, dir, "w.rc", wide("one\r\n"))
+		gitIn(t, dir, "add", ".")
+		gitIn(t, dir, "commit", "-q", "-m", "wide")
+	})
+	before := gitState(t, g.ws)
+	now := wide("one\r\nzwölf 𝄞\r\n")
+	tip := commitIn(t, g.in, "w.rc", now)
+	s := g.leave()
+	refs, err := s.Refs(t.Context(), Policy{})
+	must(t, err)
+	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 0 || !strings.Contains(string(r.Patch), "+zwölf 𝄞") || r.Never != "" || len(r.Protected) != 0 {
+		t.Errorf("%+v", r)
+	}
+	for _, opts := range []LandOptions{{}, {Paths: []string{"w.rc"}}} {
+		rep := g.land(s, opts)
+		b, _ := os.ReadFile(g.ws + "/w.rc")
+		if commits := len(opts.Paths) == 0; string(b) != now || (g.head() == tip) != commits || (gitIn(t, g.ws, "status", "--porcelain") == "") != commits {
+			t.Errorf("%q, %+v", b, rep)
+		}
+		must(t, second(Undo(t.Context(), s, UndoOptions{})))
+		if d := diffTrees(before, gitState(t, g.ws)); d != "" {
+			t.Error(d)
+		}
+	}
+	writeIn(t, g.in, "hidden", "other\n")
+	gitIn(t, g.in, "update-index", "--cacheinfo", "100644,"+gitIn(t, g.in, "hash-object", "-w", "hidden")+",w.rc")
+	must(t, os.Remove(g.in+"/hidden"))
+	gitIn(t, g.in, "commit", "-q", "-m", "hidden")
+	refs, err = g.leave().Refs(t.Context(), Policy{})
+	must(t, err)
+	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 1 {
+		t.Errorf("control: %+v", r.Files)
 	}
 }
