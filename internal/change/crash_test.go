@@ -2,6 +2,7 @@ package change
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand"
@@ -30,7 +31,7 @@ func child(what string) {
 	at, _ := strconv.Atoi(os.Getenv("CHANGE_TEST_STEP"))
 	n := 0
 	fault := func(step, p string) error {
-		if n++; n == at {
+		if n++; n == at || step+" "+p == os.Getenv("CHANGE_TEST_AT") {
 			unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
 		}
@@ -41,10 +42,17 @@ func child(what string) {
 		_ = unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: room, Max: room})
 	}
 	plain := os.Getenv("CHANGE_TEST_PLAIN") != ""
+	opts := LandOptions{IncludeProtected: true}
+	if text := os.Getenv("CHANGE_TEST_LAND"); text != "" {
+		if err := json.Unmarshal([]byte(text), &opts); err != nil {
+			panic(err)
+		}
+	}
+	opts.fault, opts.plain = fault, plain
 	s, err := OpenSet(os.Getenv("CHANGE_TEST_RUN"))
 	if err == nil && what == "land" {
 		var rep *LandReport
-		if rep, err = Land(context.Background(), s, LandOptions{IncludeProtected: true, fault: fault, plain: plain}); err == nil {
+		if rep, err = Land(context.Background(), s, opts); err == nil {
 			fmt.Println(rep.Withheld)
 		}
 	} else if err == nil {
@@ -53,6 +61,20 @@ func child(what string) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+}
+
+// killAt lets a process land or undo a run, and die of kill -9 before a step.
+func killAt(t *testing.T, run, what, at string, opts LandOptions) {
+	t.Helper()
+	text, err := json.Marshal(opts)
+	must(t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "CHANGE_TEST_CHILD="+what, "CHANGE_TEST_RUN="+run, "CHANGE_TEST_AT="+at, "CHANGE_TEST_LAND="+string(text))
+	out, err := cmd.CombinedOutput()
+	var ee *exec.ExitError
+	if !errors.As(err, &ee) || ee.ExitCode() != -1 {
+		t.Fatalf("%s was not killed before %q: %v %s", what, at, err, out)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf16"
 )
 
 // TestS6UndoWentOn: an undo after the person went on (another branch, commits on top, a
@@ -78,37 +79,45 @@ func TestS6UndoWentOn(t *testing.T) {
 
 // amid puts a repository amid something, and ends it.
 var amid = map[string]struct {
-	begin func(t *testing.T, dir string)
-	held  string // why main stays
-	dies  string // a phase
-	end   []string
+	begin    func(t *testing.T, dir string)
+	held     string // why main stays
+	midHeld  string // why mid stays
+	dies     string // a step
+	end      []string
+	rebasing bool // its end moves mid
 }{
-	"rebase": {func(t *testing.T, dir string) {
+	"rebase": {begin: func(t *testing.T, dir string) {
 		gitIn(t, dir, "checkout", "-q", "main")
-		if _, err := tryGit(dir, "rebase", "-q", "other"); err == nil {
-			t.Fatal("no conflict")
-		}
-	}, "a rebase of it is under way", "swap a.txt", []string{"-c", "core.editor=true", "rebase", "--continue"}},
-	"cherry-pick": {func(t *testing.T, dir string) {
-		if _, err := tryGit(dir, "cherry-pick", "other"); err == nil {
-			t.Fatal("no conflict")
-		}
-	}, "a cherry-pick is under way", "journal staged", []string{"-c", "core.editor=true", "cherry-pick", "--continue"}},
-	"merge": {func(t *testing.T, dir string) {
-		if _, err := tryGit(dir, "merge", "-q", "other"); err == nil {
-			t.Fatal("no conflict")
-		}
-	}, "a merge is under way", "refs ", []string{"-c", "core.editor=true", "merge", "--continue"}},
-	"bisect": {func(t *testing.T, dir string) {
+		stops(t, dir, "rebase", "-q", "other")
+	}, held: "a rebase of it is under way", dies: "rename a.txt", end: []string{"-c", "core.editor=true", "rebase", "--continue"}},
+	"rebase --update-refs": {begin: func(t *testing.T, dir string) {
+		stops(t, dir, "rebase", "-q", "--update-refs", "other")
+	}, held: "a rebase of it is under way", midHeld: "a rebase of it is under way", dies: "journal plan",
+		end: []string{"-c", "core.editor=true", "rebase", "--continue"}, rebasing: true},
+	"cherry-pick": {begin: func(t *testing.T, dir string) {
+		stops(t, dir, "cherry-pick", "other")
+	}, held: "a cherry-pick is under way", dies: "journal staged", end: []string{"-c", "core.editor=true", "cherry-pick", "--continue"}},
+	"merge": {begin: func(t *testing.T, dir string) {
+		stops(t, dir, "merge", "-q", "other")
+	}, held: "a merge is under way", dies: "refs ", end: []string{"-c", "core.editor=true", "merge", "--continue"}},
+	"bisect": {begin: func(t *testing.T, dir string) {
 		gitIn(t, dir, "bisect", "start", "main", "main~2")
-	}, "", "journal commit", []string{"bisect", "reset"}},
+	}, dies: "journal commit", end: []string{"bisect", "reset"}},
+}
+
+// stops begins what git stops at a conflict.
+func stops(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	if _, err := tryGit(dir, args...); err == nil {
+		t.Fatal("no conflict")
+	}
 }
 
 // TestLandAmid: in a repository that is amid a rebase, cherry-pick, merge or bisect, files and
-// other branches land, also after a death at any phase, and the person can end it; the branch
-// that it is about stays, with the reason, although it is named.
+// other branches land and are undone, whole or not at all where a kill -9 hits a step, and the
+// person can end it; the branches that it is about stay, with the reason, although they are
+// named. A landing and an undo that nobody kills are the control.
 func TestLandAmid(t *testing.T) {
-	errDied := errors.New("died")
 	for _, name := range slices.Sorted(maps.Keys(amid)) {
 		c := amid[name]
 		t.Run(name, func(t *testing.T) {
@@ -116,55 +125,91 @@ func TestLandAmid(t *testing.T) {
 			g := newGitWorld(t, func(dir string) {
 				gitIn(t, dir, "branch", "other")
 				commitIn(t, dir, "c.txt", "main\n")
+				gitIn(t, dir, "branch", "mid")
 				commitIn(t, dir, "d.txt", "main\n")
 				gitIn(t, dir, "switch", "-q", "other")
 				commitIn(t, dir, "c.txt", "other\n")
 				gitIn(t, dir, "switch", "-q", "main")
 				c.begin(t, dir)
 			})
+			rev := func(name string) string { return gitIn(t, g.ws, "rev-parse", name) }
 			gitIn(t, g.in, "branch", "side", "main")
 			writeIn(t, g.in, "a.txt", "two\n")
-			tip := gitIn(t, g.in, "commit-tree", "-m", "more", "-p", "main", "main^{tree}")
-			writeIn(t, g.in, ".git/refs/heads/main", tip+"\n")
+			tips, olds := map[string]string{}, map[string]string{"main": rev("main"), "mid": rev("mid")}
+			for b := range olds {
+				tips[b] = gitIn(t, g.in, "commit-tree", "-m", "more", "-p", b, b+"^{tree}")
+				writeIn(t, g.in, ".git/refs/heads/"+b, tips[b]+"\n")
+			}
 			s := g.leave()
-			opts := LandOptions{Paths: []string{"a.txt"}, Refs: []string{"refs/heads/side", "refs/heads/main"}}
-			main, before := gitIn(t, g.ws, "rev-parse", "main"), gitState(t, g.ws)
-			phases := []string{"journal plan", "journal staged", "swap a.txt", "refs ", "journal commit", "discard a.txt", "journal done"}
-			if testing.Short() { // TestGitCrash has the others
-				phases = []string{c.dies}
-			}
-			for _, at := range phases {
-				died := false
-				opts.fault = func(step, path string) error {
-					if died = died || step+" "+path == at; died {
-						return errDied
-					}
-					return nil
-				}
-				_, err := Land(t.Context(), s, opts)
-				must(t, second(Recover(t.Context(), g.run)))
-				now := gitState(t, g.ws)
-				if err == nil { // died when all was done but tidying up
-					must(t, second(Undo(t.Context(), s, UndoOptions{})))
-					now = gitState(t, g.ws)
-				}
-				if d := diffTrees(before, now); d != "" || !died {
-					t.Fatalf("death before %q (%v): %v\n%s", at, died, err, d)
-				}
-			}
-			opts.fault = nil
+			opts := LandOptions{Paths: []string{"a.txt"}, Refs: []string{"refs/heads/side", "refs/heads/mid", "refs/heads/main"}}
+			before := gitState(t, g.ws)
 			rep := g.land(s, opts)
-			if b, _ := os.ReadFile(g.ws + "/a.txt"); string(b) != "two\n" || gitIn(t, g.ws, "rev-parse", "side") != main {
+			after := gitState(t, g.ws)
+			if b, _ := os.ReadFile(g.ws + "/a.txt"); string(b) != "two\n" || rev("side") != olds["main"] {
 				t.Errorf("a.txt is %q; %+v", b, rep)
 			}
-			w, held := heldBack(rep, "refs/heads/main")
-			if now := gitIn(t, g.ws, "rev-parse", "main"); held != (c.held != "") || held && (now != main || !strings.Contains(w.Why, c.held)) || !held && now != tip {
-				t.Errorf("main is %s: %+v", now, rep)
+			for b, why := range map[string]string{"main": c.held, "mid": c.midHeld} {
+				w, held := heldBack(rep, "refs/heads/"+b)
+				if now := rev(b); held != (why != "") || held && (now != olds[b] || !strings.Contains(w.Why, why)) || !held && now != tips[b] {
+					t.Errorf("%s is %s: %+v", b, now, rep)
+				}
 			}
-			for p, v := range gitState(t, g.ws) {
+			for p, v := range after {
 				if rest, ok := strings.CutPrefix(p, ".git/"); ok && v != before[p] && !strings.HasPrefix(rest, "refs") {
 					t.Errorf("%s was written: %s", p, v)
 				}
+			}
+			undo := func() { t.Helper(); must(t, second(Undo(t.Context(), s, UndoOptions{}))) }
+			undo()
+			if d := diffTrees(before, gitState(t, g.ws)); d != "" {
+				t.Fatalf("the undo left\n%s", d)
+			}
+			own := func() (all string) { // what is neither the landing's nor in gitState
+				for _, name := range []string{"index", "logs/HEAD"} {
+					b, err := os.ReadFile(g.ws + "/.git/" + name)
+					must(t, err)
+					all += string(b)
+				}
+				return all
+			}
+			kill := func(what, at string, want map[string]string) {
+				t.Helper()
+				mine := own()
+				killAt(t, g.run, what, at, opts)
+				must(t, second(Recover(t.Context(), g.run)))
+				if own() != mine {
+					t.Errorf("%s killed before %q: the index or the log of HEAD was written", what, at)
+				}
+				if d := diffTrees(want, gitState(t, g.ws)); d != "" {
+					t.Fatalf("%s killed before %q:\n%s", what, at, d)
+				}
+			}
+			early := []string{"journal plan", "journal staged", "swap a.txt", "rename a.txt", "refs ", "journal commit"}
+			late := []string{"discard a.txt", "journal done"}
+			if testing.Short() {
+				early, late = []string{c.dies}, late[:1]
+			}
+			for _, at := range early {
+				kill("land", at, before)
+			}
+			for _, at := range late {
+				kill("land", at, after)
+				undo()
+			}
+			killAt(t, g.run, "land", "journal commit", opts)
+			g.land(s, opts) // recovers first
+			for _, at := range early {
+				kill("undo", at, after)
+			}
+			for _, at := range late {
+				kill("undo", at, before)
+				g.land(s, opts)
+			}
+			killAt(t, g.run, "undo", "journal commit", opts)
+			undo()
+			g.land(s, opts)
+			if d := diffTrees(after, gitState(t, g.ws)); d != "" {
+				t.Errorf("landed again:\n%s", d)
 			}
 			left := "M a.txt"
 			if name != "bisect" {
@@ -176,6 +221,10 @@ func TestLandAmid(t *testing.T) {
 			if out := gitIn(t, g.ws, "status", "--porcelain"); out != left || gitIn(t, g.ws, "symbolic-ref", "HEAD") != "refs/heads/main" {
 				t.Errorf("at the end: %s", out)
 			}
+			if c.rebasing && rev("mid") != rev("main~1") {
+				t.Error("the rebase did not move mid")
+			}
+			gitIn(t, g.ws, "fsck", "--strict", "--no-dangling")
 		})
 	}
 }
@@ -293,5 +342,53 @@ func TestLandConverted(t *testing.T) {
 	must(t, err)
 	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 4 {
 		t.Errorf("%+v", r.Files)
+	}
+}
+
+// TestLandRecoded: a file that git keeps in another encoding (working-tree-encoding) raises no
+// alarm, its commit's text is shown, and it lands, as a file and as a commit, and is undone.
+// The control is a commit with another text.
+func TestLandRecoded(t *testing.T) {
+	wide := func(text string) string {
+		b := []byte{0xff, 0xfe}
+		for _, u := range utf16.Encode([]rune(text)) {
+			b = append(b, byte(u), byte(u>>8))
+		}
+		return string(b)
+	}
+	g := newGitWorld(t, func(dir string) {
+		writeIn(t, dir, ".gitattributes", "*.rc text working-tree-encoding=UTF-16 eol=crlf\n")
+		writeIn(t, dir, "w.rc", wide("one\r\n"))
+		gitIn(t, dir, "add", ".")
+		gitIn(t, dir, "commit", "-q", "-m", "wide")
+	})
+	before := gitState(t, g.ws)
+	now := wide("one\r\nzwölf 𝄞\r\n")
+	tip := commitIn(t, g.in, "w.rc", now)
+	s := g.leave()
+	refs, err := s.Refs(t.Context(), Policy{})
+	must(t, err)
+	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 0 || !strings.Contains(string(r.Patch), "+zwölf 𝄞") || r.Never != "" || len(r.Protected) != 0 {
+		t.Errorf("%+v", r)
+	}
+	for _, opts := range []LandOptions{{}, {Paths: []string{"w.rc"}}} {
+		rep := g.land(s, opts)
+		b, _ := os.ReadFile(g.ws + "/w.rc")
+		if commits := len(opts.Paths) == 0; string(b) != now || (g.head() == tip) != commits || (gitIn(t, g.ws, "status", "--porcelain") == "") != commits {
+			t.Errorf("%q, %+v", b, rep)
+		}
+		must(t, second(Undo(t.Context(), s, UndoOptions{})))
+		if d := diffTrees(before, gitState(t, g.ws)); d != "" {
+			t.Error(d)
+		}
+	}
+	writeIn(t, g.in, "hidden", "other\n")
+	gitIn(t, g.in, "update-index", "--cacheinfo", "100644,"+gitIn(t, g.in, "hash-object", "-w", "hidden")+",w.rc")
+	must(t, os.Remove(g.in+"/hidden"))
+	gitIn(t, g.in, "commit", "-q", "-m", "hidden")
+	refs, err = g.leave().Refs(t.Context(), Policy{})
+	must(t, err)
+	if r := refOf(t, refs, "refs/heads/main"); len(r.Unseen()) != 1 {
+		t.Errorf("control: %+v", r.Files)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/hostexec"
@@ -159,14 +161,17 @@ func (r *repository) claimed() map[string]string {
 		return out
 	}
 	add := func(file, why string) {
-		b, _ := r.hostFile(file, 4096)
-		if name := strings.TrimSpace(strings.TrimPrefix(string(b), "ref: ")); refName(name) {
-			out[name] = why
+		b, _ := r.hostFile(file, maxRefFile)
+		for line := range strings.Lines(string(b)) {
+			if name := strings.TrimSpace(strings.TrimPrefix(line, "ref: ")); refName(name) {
+				out[name] = why
+			}
 		}
 	}
 	in := func(dir, where string) {
-		for _, of := range []string{"rebase-merge", "rebase-apply"} {
-			add(dir+of+"/head-name", "a rebase of it is under way "+where)
+		// update-refs names each branch that git rebase --update-refs moves too.
+		for _, file := range []string{"rebase-merge/head-name", "rebase-merge/update-refs", "rebase-apply/head-name"} {
+			add(dir+file, "a rebase of it is under way "+where)
 		}
 	}
 	in("", "on the host: end or abort it first")
@@ -284,7 +289,7 @@ func (r *repository) contents(ctx context.Context, policy Policy, c *RefChange, 
 	c.Files, c.FileCount = files, len(files)
 	if head, err := r.bottleFile("HEAD", 4096); c.CheckedOut || err == nil && headOf(head) == c.Name {
 		r.compare(ctx, c)
-		files = c.Unseen()
+		files = slices.DeleteFunc(slices.Clone(files), func(f RefFile) bool { return !f.Unseen && !f.recoded })
 	}
 	c.Files = listed(c.Files, maxRefFiles)
 	return r.patch(ctx, c, files, base, commit)
@@ -455,7 +460,7 @@ func (r *repository) compare(ctx context.Context, c *RefChange) {
 		case typ == Symlink:
 			f.Unseen = f.mode != gitobject.ModeLink || gitobject.Name("blob", []byte(target), r.digits) != f.id
 		case typ == File:
-			f.Unseen = f.mode == gitobject.ModeLink || !r.shows(rel, f.id)
+			f.Unseen = f.mode == gitobject.ModeLink || !r.shows(rel, f)
 		default:
 			f.Unseen = true
 		}
@@ -468,9 +473,11 @@ const maxText = 16 << 20
 // lfsPointer is the file that Git LFS commits in the place of another.
 const lfsPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n"
 
-// shows reports whether a file of the bottle's work tree shows a blob: it has its bytes, or
-// its lines with CRLF ends (core.autocrlf, eol=crlf), or the content that it points to.
-func (r *repository) shows(rel, blob string) bool {
+// shows reports whether a file of the bottle's work tree shows a commit's: it has its bytes,
+// or its lines with CRLF ends (core.autocrlf, eol=crlf), or is its text in UTF-16
+// (working-tree-encoding; others are not known), or the content that it points to.
+func (r *repository) shows(rel string, f *RefFile) bool {
+	blob := f.id
 	h := gitobject.NewHash(r.digits)
 	size, err := r.read(rel, h, func(size int64) { gitobject.Begin(h, "blob", size) })
 	if err != nil || hex.EncodeToString(h.Sum(nil)) == blob {
@@ -481,15 +488,31 @@ func (r *repository) shows(rel, blob string) bool {
 		if _, err := r.read(rel, &text, func(int64) {}); err != nil {
 			return false
 		}
-		lines := bytes.ReplaceAll(text.Bytes(), []byte("\r\n"), []byte("\n"))
-		if gitobject.Name("blob", lines, r.digits) == blob {
+		is := func(text []byte) bool { return gitobject.Name("blob", text, r.digits) == blob }
+		lines := func(text []byte) []byte { return bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")) }
+		if is(lines(text.Bytes())) {
 			return true
+		}
+		for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
+			if narrow := fromUTF16(text.Bytes(), order); is(narrow) || is(lines(narrow)) {
+				f.recoded = true
+				return true
+			}
 		}
 	}
 	sum := sha256.New()
 	_, err = r.read(rel, sum, func(int64) {})
 	pointer := fmt.Sprintf(lfsPointer, hex.EncodeToString(sum.Sum(nil)), size)
 	return err == nil && gitobject.Name("blob", []byte(pointer), r.digits) == blob
+}
+
+// fromUTF16 returns UTF-16 as UTF-8, without the mark of its byte order.
+func fromUTF16(b []byte, order binary.ByteOrder) []byte {
+	units := make([]uint16, len(b)/2)
+	for i := range units {
+		units[i] = order.Uint16(b[2*i:])
+	}
+	return bytes.TrimPrefix([]byte(string(utf16.Decode(units))), []byte("\ufeff"))
 }
 
 // read copies a file of the bottle's work tree to w, after begin, and returns its size.

@@ -44,7 +44,7 @@ type RefChange struct {
 	// files in it. If not all are listed, those that the work tree does not show come first.
 	Files     []RefFile `json:"files,omitempty"`
 	FileCount int       `json:"file_count,omitempty"`
-	// Patch shows the files whose new content is in no work tree of the bottle, as text.
+	// Patch shows the files whose new content no work tree of the bottle shows as text.
 	Patch Bytes `json:"patch,omitempty"`
 	// Protected says why it lands only with IncludeProtected.
 	Protected []Reason `json:"protected,omitempty"`
@@ -71,6 +71,9 @@ type RefFile struct {
 
 	mode string // the new one
 	id   string
+	// recoded says that the work tree has the text in another encoding, which a diff of
+	// files does not show.
+	recoded bool
 }
 
 // ID returns the name by which LandOptions.Refs selects the reference.

@@ -98,6 +98,9 @@ func Open(o Options) (*Client, error) {
 	return c, nil
 }
 
+// NumbersApart reports whether the forge numbers issues and pull requests apart.
+func (c *Client) NumbersApart() bool { return c.provider == "gitlab" }
+
 // Close ends the connections that no call uses.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 

@@ -264,30 +264,39 @@ const (
 	blockEnd   = mark + "end -->"
 )
 
-// Described returns a description: text of others, and below it a block that
-// [Client.UpdateDescription] keeps.
+// Described returns a description: text of others, and above it a block that
+// [Client.UpdateDescription] keeps. Below it, a code fence or a comment that the text leaves
+// open would swallow it.
 func Described(text, block string) string {
 	text = strings.TrimSpace(unmarked(text))
 	if block == "" {
 		return text
 	}
-	return strings.TrimSpace(text + "\n\n" + blockBegin + "\n" + strings.TrimSpace(unmarked(block)) + "\n" + blockEnd)
+	return strings.TrimSpace(blockBegin + "\n" + strings.TrimSpace(unmarked(block)) + "\n" + blockEnd + "\n\n" + text)
 }
 
 // blockOf returns the block of a description, or "".
 func blockOf(body string) string {
-	i := strings.LastIndex(body, blockBegin)
-	if i < 0 {
-		return ""
-	}
-	block, _, ok := strings.Cut(body[i+len(blockBegin):], blockEnd)
+	_, rest, _ := strings.Cut(body, blockBegin)
+	block, _, ok := strings.Cut(rest, blockEnd)
 	if !ok {
 		return ""
 	}
 	return strings.TrimSpace(block)
 }
 
-// UpdateDescription replaces the description of an issue or pull request by text. Below it
+// Text returns a description without its block.
+func Text(body string) string {
+	body = strings.ReplaceAll(body, "\r\n", "\n")
+	if blockOf(body) == "" {
+		return body
+	}
+	before, rest, _ := strings.Cut(body, blockBegin)
+	_, after, _ := strings.Cut(rest, blockEnd)
+	return strings.TrimSpace(strings.TrimSpace(before) + "\n\n" + strings.TrimSpace(after))
+}
+
+// UpdateDescription replaces the description of an issue or pull request by text. Above it
 // stays the block that is there, or block if that is not empty.
 func (c *Client) UpdateDescription(ctx context.Context, repo string, at Thread, text, block string) error {
 	if err := checkRepo(c.provider, repo); err != nil {

@@ -30,7 +30,7 @@ var once1 = map[string]func(f *fake) int{
 		return n
 	},
 	"UpdateDescription": func(f *fake) (n int) {
-		if f.pulls[0].body == "New text.\n\n<!-- carboy:begin -->\nCloses #7\n<!-- carboy:end -->" {
+		if f.pulls[0].body == "<!-- carboy:begin -->\nCloses #7\n<!-- carboy:end -->\n\nNew text." {
 			return 1
 		}
 		return 0
@@ -171,7 +171,7 @@ func TestUpdateDescription(t *testing.T) {
 			}
 		}
 		update("First.", "Closes #7")
-		full := "First.\n\n<!-- carboy:begin -->\nCloses #7\n<!-- carboy:end -->"
+		full := "<!-- carboy:begin -->\nCloses #7\n<!-- carboy:end -->\n\nFirst."
 		same(t, "first", body(), full)
 		writes := len(f.seen("PATCH")) + len(f.seen("PUT"))
 		f.pulls[0].body = strings.ReplaceAll(full, "\n", "\r\n") + "\r\n" // as a browser sends it
@@ -185,12 +185,18 @@ func TestUpdateDescription(t *testing.T) {
 			if b := blockOf(body()); b != "Closes #7" {
 				t.Errorf("after %q the block is %q", text, b)
 			}
+			if !strings.HasPrefix(body(), blockBegin+"\nCloses #7\n"+blockEnd) {
+				t.Errorf("after %q something is above the block, and may swallow it: %q", text, body())
+			}
 			if strings.Count(body(), blockBegin) != 1 || strings.Count(body(), blockEnd) != 1 {
 				t.Errorf("after %q: %q", text, body())
 			}
 		}
 		update("Third.", "Closes #7\nmore")
 		same(t, "another block", blockOf(body()), "Closes #7\nmore")
+		same(t, "the text alone", Text(body()), "Third.")
+		same(t, "the text around", Text("Above.\r\n"+body()+"\nP.S."), "Above.\n\nThird.\nP.S.")
+		same(t, "no block", Text("<!-- carboy:begin -->\nno end"), "<!-- carboy:begin -->\nno end")
 		// A person writes below it, or removes it.
 		f.pulls[0].body += "\nP.S."
 		update("Fourth.", "")

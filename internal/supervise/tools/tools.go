@@ -121,6 +121,8 @@ type Options struct {
 	Version string
 	// Alive is the interval at which a waiting tool writes to its stream. 0 means 10 s.
 	Alive time.Duration
+	// Forge adds the tools of a forge. nil: there are none, and nothing speaks of them.
+	Forge Forge
 }
 
 // New returns a handler for one bottle.
@@ -128,7 +130,10 @@ func New(h Host, o Options) http.Handler {
 	if o.Alive == 0 {
 		o.Alive = 10 * time.Second
 	}
-	s := &server{host: h, o: o, limit: rate.NewLimiter(perSecond, burst), calls: make(chan struct{}, maxCalls)}
+	s := &server{host: h, o: o, tools: tools, words: instructions, limit: rate.NewLimiter(perSecond, burst), calls: make(chan struct{}, maxCalls)}
+	if o.Forge != nil {
+		s.tools, s.words = withForge(o.Forge), instructions+forgeInstructions
+	}
 	s.mcp = mcp.NewStreamableHTTPHandler(s.serverFor, &mcp.StreamableHTTPOptions{
 		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: maxBody, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -138,6 +143,8 @@ func New(h Host, o Options) http.Handler {
 type server struct {
 	host  Host
 	o     Options
+	tools []tool
+	words string // the instructions
 	mcp   http.Handler
 	limit *rate.Limiter
 	calls chan struct{}
@@ -190,9 +197,9 @@ const instructions = `This program runs in a bottle: it reaches only the hosts t
 // serverFor returns an MCP server for one request. When the request ends, its tools stop
 // waiting.
 func (s *server) serverFor(r *http.Request) *mcp.Server {
-	srv := mcp.NewServer(&mcp.Implementation{Name: "carboy", Title: "carboy", Version: s.o.Version}, &mcp.ServerOptions{Instructions: instructions, Logger: slog.New(slog.DiscardHandler)})
-	for i := range tools {
-		t := &tools[i]
+	srv := mcp.NewServer(&mcp.Implementation{Name: "carboy", Title: "carboy", Version: s.o.Version}, &mcp.ServerOptions{Instructions: s.words, Logger: slog.New(slog.DiscardHandler)})
+	for i := range s.tools {
+		t := &s.tools[i]
 		srv.AddTool(&t.tool, func(ctx context.Context, q *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
