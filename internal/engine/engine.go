@@ -40,7 +40,7 @@ const (
 	// them, since the lock of the store says that no other lives.
 	executor = "serve"
 
-	// pollEvery is how often queues are looked at.
+	// pollEvery separates two looks at the queues.
 	pollEvery = 200 * time.Millisecond
 
 	maxAttempts = 1_000_000
@@ -57,12 +57,12 @@ type Workflow struct {
 	Name string
 	Body Body
 
-	// Attempts is how often a run is begun before it is [Exhausted]: 2 or more. Each
+	// Attempts bounds how often a run begins before it is [Exhausted]: 2 or more. Each
 	// restart of the process begins it once more, so a workflow that waits for people
 	// needs many, and one that costs a bottle few.
 	Attempts int
 
-	// Slots is how many runs are under way at a time; the others are [Queued]. 0 is no
+	// Slots bounds the runs that are under way at a time; the others are [Queued]. 0 sets no
 	// limit. A run that waits keeps its slot: what waits has no limit, what it asks for
 	// through [Child] has one.
 	Slots int

@@ -315,7 +315,7 @@ func TestStart(t *testing.T) {
 }
 
 // A signal arrives once, whether it is sent before the wait, during it or twice; its
-// key is of its topic alone. Nobody believes that an ended run has heard one.
+// key is of its topic alone. A signal to an ended run is refused.
 func TestSignals(t *testing.T) {
 	path := storeIn(t)
 	gate := make(chan struct{})

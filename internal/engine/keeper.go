@@ -14,8 +14,8 @@ const (
 	lookEvery  = time.Second // for runs that others have cancelled
 	probeEvery = 10          // looks between two probes of the store
 
-	// orphanAfter is how many probes see a run that is under way in the store alone until
-	// it is one. The library tries for half a minute to record an end while others
+	// orphanAfter counts probes. A run that so many of them see under way in the store, but
+	// not in this process, is an orphan. The library tries for half a minute to record an end while others
 	// write.
 	orphanAfter = 6
 )

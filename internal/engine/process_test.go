@@ -3,6 +3,7 @@ package engine
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/sqlite"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -79,8 +81,8 @@ func ends(e *Engine, id string) (s State, err error) {
 	return s, err
 }
 
-// points are where a step can be killed: before and after what it does, then while that is recorded,
-// and after it is.
+// A step is killed at one of these points: before and after its effect, then while that is
+// recorded, and after.
 var (
 	points     = []string{"before", "after", "soon", "recorded"}
 	killedIn   = []string{"a", "b", "bottle", "d", "e"}
@@ -312,10 +314,10 @@ func held(dir string) Workflow {
 	})}
 }
 
-// Of two processes with one store the second is refused and told who has it, also while the
-// first is frozen, which then goes on; when it is killed, its work is taken up at once. Another store is another matter.
-func TestTwoProcesses(t *testing.T) {
-	dir := t.TempDir()
+// startHolder starts a process that holds the store in dir until the test ends, and returns
+// what it prints.
+func startHolder(t *testing.T, dir string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
 	c := process(t, "holder", dir)
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
@@ -325,8 +327,15 @@ func TestTwoProcesses(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { c.Process.Kill(); c.Wait() }()
-	lines := bufio.NewReader(out)
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	return c, bufio.NewReader(out)
+}
+
+// Of two processes with one store the second is refused and told who has it, also while the
+// first is frozen, which then goes on; when it is killed, its work is taken up at once. Another store is another matter.
+func TestTwoProcesses(t *testing.T) {
+	dir := t.TempDir()
+	c, lines := startHolder(t, dir)
 	if line, err := lines.ReadString('\n'); err != nil || line != fmt.Sprintf("begun by %d\n", c.Process.Pid) {
 		t.Fatalf("%q, %v", line, err)
 	}
@@ -343,7 +352,7 @@ func TestTwoProcesses(t *testing.T) {
 		}
 	}
 	refused("while it runs")
-	attach(t, o.Path)
+	other := attach(t, o.Path)
 	signalled := func(s unix.Signal, states string) {
 		t.Helper()
 		if err := c.Process.Signal(s); err != nil {
@@ -356,7 +365,13 @@ func TestTwoProcesses(t *testing.T) {
 			t.Fatalf("%v had no effect", s)
 		}
 	}
-	signalled(unix.SIGSTOP, "T")
+	// The lock for writing is held meanwhile: a process that is frozen with it locks out others.
+	if err := sqlite.Update(ctx, other.db, func(*sql.Tx) error {
+		signalled(unix.SIGSTOP, "T")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	refused("while it is frozen")
 	if s, err := attach(t, o.Path).State(ctx, "x"); err != nil || s.Status != Running || s.Attempts != 1 {
 		t.Errorf("%+v, %v", s, err)
@@ -390,17 +405,7 @@ func TestTwoProcesses(t *testing.T) {
 // A frozen process that goes on ends its step, which nobody else has begun.
 func TestFrozenGoesOn(t *testing.T) {
 	dir := t.TempDir()
-	c := process(t, "holder", dir)
-	c.Stderr = os.Stderr
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { c.Process.Kill(); c.Wait() }()
-	lines := bufio.NewReader(out)
+	c, lines := startHolder(t, dir)
 	if _, err := lines.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}

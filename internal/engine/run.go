@@ -60,7 +60,7 @@ func (r *Run) Number() int {
 	return n
 }
 
-// run is what the library calls.
+// run carries out one run of the workflow. The library calls it.
 func (k *kind) run(ctx dbos.Context, input json.RawMessage) (json.RawMessage, error) {
 	id, err := dbos.GetWorkflowID(ctx)
 	if err != nil {

@@ -59,7 +59,7 @@ const (
 	Blocked Status = "blocked"
 )
 
-// Outcome is how far an operation came.
+// Outcome tells how far an operation came.
 type Outcome string
 
 // The outcomes.
@@ -328,9 +328,7 @@ func (s *Service) write(ctx context.Context, name string, number int, kind, body
 	}
 	scope := s.now()
 	at, err := scope.thread(number, kind, s.apart)
-	if errors.Is(err, errKind) && !scope.has(forge.Thread{Number: number}, false) {
-		err = scope.scopeError(number, s.apart)
-	} else if err == nil && !scope.has(at, s.apart) {
+	if errors.Is(err, errKind) && !scope.has(forge.Thread{Number: number}, false) || err == nil && !scope.has(at, s.apart) {
 		err = scope.scopeError(number, s.apart)
 	}
 	if err != nil {
