@@ -10,6 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly here
 began=$SECONDS
 step_began=$SECONDS
+step_cpu=0
 step_name=
 
 fail() {
@@ -27,12 +28,15 @@ fault() {
     printf '%s: %s\n' "$step_name" "$*" >>"$work/log/faults" # a file: a step may be in a pipe
 }
 
-# step NAME begins a step, and says how long the one before took.
+# step NAME begins a step, and says how long the one before took, in time and in processors'
+# time.
 step() {
+    local cpu
+    cpu=$(awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat")
     if [ -n "$step_name" ]; then
-        printf -- '--- %s: %ds\n' "$step_name" $((SECONDS - step_began))
+        printf -- '--- %s: %ds (processors: %ds)\n' "$step_name" $((SECONDS - step_began)) $((cpu - step_cpu))
     fi
-    step_name=$1 step_began=$SECONDS
+    step_name=$1 step_began=$SECONDS step_cpu=$cpu
     if [ -n "$1" ]; then printf '\n=== %s\n' "$1"; fi
 }
 
@@ -82,7 +86,7 @@ prepare() {
 }
 
 # as_user and as_root run a command with an environment of our own making.
-as_user() { runuser -u "$user" -- env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" CARBOY_TEST_EVERY_CHANGE=1 HOME="/home/$user" USER="$user" "$@"; }
+as_user() { runuser -u "$user" -- env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" HOME="/home/$user" USER="$user" "$@"; }
 as_root() { env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" HOME=/root USER=root "$@"; }
 
 # install_parts AGENT... installs what no distribution has in a package, and these agents.
@@ -136,13 +140,15 @@ tested() {
     [ $status = 0 ] || fault "tests: $*"
 }
 
-# fuzz TIME fuzzes each target of every package for that long.
+# fuzz TIME [PACKAGE...] fuzzes each target of these packages for that long, or of all.
 fuzz() {
-    local sealed pkg dir built target guided builder
+    local time=$1 sealed pkg dir built target guided builder
     # With the embedded kernel linked in, a binary that is instrumented for fuzzing
     # does not link (some stack frames grow too large), so there it runs unguided.
     sealed=$(as_user .ci/units -not)
-    for pkg in $(as_user CGO_ENABLED=0 go list ./...); do
+    shift
+    [ $# -gt 0 ] || set -- ./...
+    for pkg in $(as_user CGO_ENABLED=0 go list "$@"); do
         dir=.${pkg#github.com/carboy/carboy}
         if grep -qsE '^func Fuzz' "$dir"/*_test.go; then printf '%s %s\n' "$pkg" "$dir"; fi
     done >"$work/log/fuzzable"
@@ -164,7 +170,7 @@ fuzz() {
         for target in $(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go | sed 's/^func //'); do
             # Go calls it a failure when the time is over in the middle of a round;
             # one that found something says where it wrote the input.
-            (cd "$dir" && as_user "$built" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" -test.fuzzminimizetime 2s -test.fuzzcachedir "$work/cache/fuzz/$pkg") </dev/null >"$work/log/fuzz" 2>&1 || {
+            (cd "$dir" && as_user "$built" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.fuzzminimizetime 2s -test.fuzzcachedir "$work/cache/fuzz/$pkg") </dev/null >"$work/log/fuzz" 2>&1 || {
                 if grep -q 'Failing input' "$work/log/fuzz" || ! grep -qx ' *context deadline exceeded' "$work/log/fuzz"; then
                     cat "$work/log/fuzz"
                     fault "$target in $pkg"

@@ -656,11 +656,13 @@ func TestLandFsck(t *testing.T) {
 }
 
 // TestGitCrash: after a death before any step about references, of a landing or an undo,
-// Recover leaves references, index and files as before or as after.
+// Recover leaves references, index and files as before or as after. So it does when git
+// itself died amid them, with some moved.
 func TestGitCrash(t *testing.T) {
 	errDied := errors.New("died")
 	for _, undo := range []bool{false, true} {
-		for _, at := range []string{"journal plan", "refs ", "journal commit", "discard a.txt"} {
+		for _, death := range []string{"journal plan", "refs ", "journal commit", "discard a.txt", "journal commit, one moved"} {
+			at, _, amid := strings.Cut(death, ",")
 			g := newGitWorld(t, nil)
 			commitIn(t, g.in, "a.txt", "two\n")
 			gitIn(t, g.in, "branch", "side")
@@ -670,10 +672,16 @@ func TestGitCrash(t *testing.T) {
 			}
 			before, died := gitState(t, g.ws), false
 			fault := func(step, path string) error {
-				if died = died || step+" "+path == at; died {
-					return errDied
+				if died || step+" "+path != at {
+					return map[bool]error{true: errDied}[died]
 				}
-				return nil
+				died = true
+				if tip := before[".git/refs/heads/side"]; amid && undo {
+					gitIn(t, g.ws, "update-ref", "refs/heads/side", strings.Fields(tip)[1])
+				} else if amid {
+					gitIn(t, g.ws, "update-ref", "-d", "refs/heads/side")
+				}
+				return errDied
 			}
 			if undo {
 				_, _ = Undo(t.Context(), s, UndoOptions{fault: fault})
@@ -684,7 +692,7 @@ func TestGitCrash(t *testing.T) {
 			must(t, err)
 			now := gitState(t, g.ws)
 			if !died || now["status"] != "" || !wholeStep(before, now) || (now["a.txt"] == before["a.txt"]) != (at != "discard a.txt") {
-				t.Errorf("undo %v, death before %q (%v): %s", undo, at, died, diffTrees(before, now))
+				t.Errorf("undo %v, death before %q (%v): %s", undo, death, died, diffTrees(before, now))
 			}
 		}
 	}
