@@ -123,7 +123,7 @@ func (f *found) site() string {
 		short = short[:12]
 	}
 	if f.isFault() {
-		return f.faulty()
+		return f.faultyObjects()
 	}
 	switch f.Where {
 	case "file", "note":
@@ -232,7 +232,7 @@ func (q *question) allow(repo string) Allow {
 		a.Text = safetext.String(fmt.Sprintf("object %s: it %s", f.Object, f.what()), 500)
 	case f.isFault():
 		a.Line, a.Code = 1, secret.NewString(strings.Join(f.objects, "\n"))
-		a.File = f.faulty()
+		a.File = f.faultyObjects()
 		a.Text = safetext.String(f.words, 500)
 	case f.long():
 		var code []byte

@@ -95,8 +95,8 @@ func (q *quarantine) note(text []byte, ours map[string]bool) error {
 	return nil
 }
 
-// faulty returns a finding for each kind of fault in objects that upstream does not have.
-func (p *pushing) faulty(ctx context.Context) []found {
+// faults returns a finding for each kind of fault in objects that upstream does not have.
+func (p *pushing) faults(ctx context.Context) []found {
 	fs := p.q.faults
 	if len(fs) > 0 && len(fs) <= maxOld {
 		var ids []string
@@ -125,8 +125,8 @@ func (p *pushing) faulty(ctx context.Context) []found {
 // isFault reports whether f stands for objects that git finds fault with.
 func (f *found) isFault() bool { return strings.HasPrefix(f.Rule, faultRule) }
 
-// faulty says which objects f stands for.
-func (f *found) faulty() string {
+// faultyObjects says which objects f stands for.
+func (f *found) faultyObjects() string {
 	s := fmt.Sprintf("%s %s", f.Where, f.Object[:12])
 	if f.File != "" {
 		s += " (" + f.File + ")"

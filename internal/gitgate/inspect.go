@@ -172,7 +172,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		if err := in.objects(ctx, p.q, p.history, p.ahead); err != nil {
 			return nil, err
 		}
-		in.found = append(in.found, p.faulty(ctx)...)
+		in.found = append(in.found, p.faults(ctx)...)
 		p.ev.Objects = p.q.count
 		p.ev.Scanned = in.scanned
 		if err := p.q.locate(ctx, in.found, p); err != nil {
