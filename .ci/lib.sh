@@ -5,6 +5,8 @@ set -Eeuo pipefail
 readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 readonly govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 readonly user=carboy-ci
+spread=-p=$((2 * $(nproc))) # for go test: tests of bottles wait for half of their time
+readonly spread
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly here

@@ -94,3 +94,27 @@ func TestFewBytesAreNoPiece(t *testing.T) {
 		t.Error("a piece is not found", found, err)
 	}
 }
+
+// TestManySecrets: one of hundreds of secrets is found as any one is, in every form whose few
+// letters others have too.
+func TestManySecrets(t *testing.T) {
+	rng := rand.New(rand.NewPCG(287, 288))
+	for _, letters := range []string{lowers + uppers + digits, "0123456789abcdef"} {
+		var values []string
+		for range 150 {
+			values = append(values, randomOf(rng, letters, 40))
+		}
+		r := mustRules(t, Config{Watched: mustKnown(t, values...)})
+		for _, value := range values[100:] {
+			for _, format := range []string{"%08b ", "%03o ", "%d, ", "%02x ", "%c "} {
+				var text strings.Builder
+				for _, c := range []byte(value) {
+					fmt.Fprintf(&text, format, c)
+				}
+				if found, _, err := scanAll(t, r, Options{Action: Report}, text.String(), 0); err != nil || len(found) == 0 {
+					t.Errorf("%.20q… is not found: %v", text.String(), err)
+				}
+			}
+		}
+	}
+}

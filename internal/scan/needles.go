@@ -13,6 +13,9 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
+// binaryDigits names the form that is looked up by more than a gram.
+const binaryDigits = "binary digits"
+
 // A needle is one encoding of a watched secret.
 type needle struct {
 	secret    int // index in Known
@@ -218,7 +221,7 @@ func withJoined(forms []needle, number int, s []byte) []needle {
 	}
 	for _, list := range []struct{ name, format string }{
 		{"decimal bytes", "%d"}, {"decimal bytes", "%03d"}, {"decimal bytes", "chr%d"}, {"decimal bytes", "CHR%d"}, {"decimal bytes", "char%d"}, {"decimal bytes", "CHAR%d"},
-		{"hex", "0x%02x"}, {"hex", "0x%02X"}, {"hex", "x%02x"}, {"hex", "u00%02x"}, {"octal", "%03o"}, {"binary digits", "%08b"},
+		{"hex", "0x%02x"}, {"hex", "0x%02X"}, {"hex", "x%02x"}, {"hex", "u00%02x"}, {"octal", "%03o"}, {binaryDigits, "%08b"},
 	} {
 		var text []byte
 		for _, c := range s {

@@ -25,6 +25,10 @@ const (
 	minPiece                = 6           // bytes of a secret that are more than chance: a gram of base64
 	perGram                 = 32          // needles that are tried for one gram
 	reach                   = 2 * minPart // how far left of a gram its match may begin
+
+	// Eight binary digits are one byte, which many secrets have, so as many as these are
+	// looked up. They are four bytes, as a gram of hex is.
+	bitsLen = 32
 )
 
 // WatchedSecrets is an immutable set of secrets, in all encodings that are watched for.
@@ -42,6 +46,7 @@ type WatchedSecrets struct {
 	slots  []uint64 // by hash of a gram: index of a posting, plus one, above it half of the hash
 	sshift uint
 	posts  []posting
+	bits   map[uint32][]posting // by bitsLen binary digits: where they end in a needle
 
 	short    *literal.Matcher // needles too short to be sampled
 	shortIDs []int
@@ -193,6 +198,7 @@ func (k *WatchedSecrets) index(windows int) {
 	}
 	k.filter, k.fshift = make([]uint64, 1<<fbits/64), uint(64-fbits)
 	k.slots, k.sshift = make([]uint64, 1<<sbits), uint(64-sbits)
+	k.bits = map[uint32][]posting{}
 	for i, n := range k.needles {
 		k.longest = max(k.longest, len(n.text))
 		for j, c := range n.text {
@@ -211,12 +217,39 @@ func (k *WatchedSecrets) index(windows int) {
 			if g == bits.RotateLeft64(g, 8) {
 				continue // one byte again and again
 			}
-			k.put(g, uint32(i), uint16(off))
+			if n.transform == binaryDigits {
+				k.putBits(g, n.text[:off+gramLen], posting{needle: uint32(i), off: uint16(off)})
+			} else {
+				k.put(g, uint32(i), uint16(off))
+			}
 		}
 	}
 }
 
 const gramMul = 0x9E3779B97F4A7C15
+
+// putBits makes the binary digits that text ends with known, of which g are the last.
+func (k *WatchedSecrets) putBits(g uint64, text []byte, p posting) {
+	h := g * gramMul
+	k.filter[h>>k.fshift>>6] |= k.twoBits(h)
+	if v, ok := lastBits(text); ok && len(k.bits[v]) < perGram {
+		k.bits[v] = append(k.bits[v], p)
+	}
+}
+
+// lastBits returns the bitsLen binary digits that b ends with, if it does.
+func lastBits(b []byte) (v uint32, ok bool) {
+	if len(b) < bitsLen {
+		return 0, false
+	}
+	for _, c := range b[len(b)-bitsLen:] {
+		if c&^1 != '0' {
+			return 0, false
+		}
+		v = v<<1 | uint32(c&1)
+	}
+	return v, true
+}
 
 func (k *WatchedSecrets) put(g uint64, n uint32, off uint16) {
 	h := g * gramMul
@@ -352,37 +385,47 @@ type partial struct {
 func (k *WatchedSecrets) seek(dst []partial, b []byte, at int, pos int64, live []partial, joined bool) []partial {
 	g := binary.LittleEndian.Uint64(b[at:])
 	for p := uint32(k.slots[k.slot(g)]); p != 0; p = k.posts[p-1].next {
-		post := &k.posts[p-1]
-		off := int(post.off)
-		if n := &k.needles[post.needle]; joined && !n.joined || !joined && n.onlyJoined {
-			continue
-		}
-		m := partial{needle: int(post.needle), off: off, start: pos, end: pos}
-		if slices.ContainsFunc(live, func(l partial) bool {
-			return l.needle == m.needle && l.start <= pos && pos < l.end && l.off+int(pos-l.start) == off
-		}) || slices.ContainsFunc(dst, func(l partial) bool {
-			return l.needle == m.needle && l.start <= pos && pos < l.end && l.off+int(pos-l.start) == off
-		}) {
-			continue // inside an open match
-		}
-		n := &k.needles[m.needle]
-		// To the left up to where grams were looked up.
-		for i := at - 1; i >= max(0, at-reach) && m.off > 0; i-- {
-			if b[i] == n.text[m.off-1] {
-				m.off, m.start = m.off-1, pos-int64(at-i)
-				m.length++
-				continue
+		dst = k.follow(dst, k.posts[p-1], b, at, pos, live, joined)
+	}
+	if joined && len(k.bits) > 0 {
+		if v, ok := lastBits(b[:at+gramLen]); ok {
+			for _, p := range k.bits[v] {
+				dst = k.follow(dst, p, b, at, pos, live, joined)
 			}
-			if w := breakBefore(b[:i+1]); w > 0 && n.text[m.off-1] != '\n' {
-				i -= w - 1
-				continue
-			}
-			break
 		}
-		k.extend(&m, b[at:])
-		dst = append(dst, m)
 	}
 	return dst
+}
+
+// follow appends the match around b[at:], where the needle of p has the gram, unless it is
+// known.
+func (k *WatchedSecrets) follow(dst []partial, p posting, b []byte, at int, pos int64, live []partial, joined bool) []partial {
+	off, n := int(p.off), &k.needles[p.needle]
+	if joined && !n.joined || !joined && n.onlyJoined {
+		return dst
+	}
+	inside := func(l partial) bool {
+		return l.needle == int(p.needle) && l.start <= pos && pos < l.end && l.off+int(pos-l.start) == off
+	}
+	if slices.ContainsFunc(live, inside) || slices.ContainsFunc(dst, inside) {
+		return dst
+	}
+	m := partial{needle: int(p.needle), off: off, start: pos, end: pos}
+	// To the left up to where grams were looked up.
+	for i := at - 1; i >= max(0, at-reach) && m.off > 0; i-- {
+		if b[i] == n.text[m.off-1] {
+			m.off, m.start = m.off-1, pos-int64(at-i)
+			m.length++
+			continue
+		}
+		if w := breakBefore(b[:i+1]); w > 0 && n.text[m.off-1] != '\n' {
+			i -= w - 1
+			continue
+		}
+		break
+	}
+	k.extend(&m, b[at:])
+	return append(dst, m)
 }
 
 // extend follows m over b, which begins at m.end, and reports whether it may
