@@ -55,7 +55,7 @@ var mutants = []mutant{
 	{"undo-of-another-branch", "S6", "an undo changes the files of a branch that did not land", "internal/change.TestS6UndoWentOn", []change{
 		{"internal/change", off, "!under", ""}}},
 	{"a-rebase-loses-branches", "S6", "a landing moves the branches that a rebase under way is to move", "internal/change.TestLandAmid", []change{
-		{"internal/change", swap, `"rebase-merge/head-name", "rebase-merge/update-refs", `, `"rebase-merge/head-name", `}}},
+		{"internal/change", swap, `"rebase-merge/update-refs"`, `"rebase-merge/head-name"`}}},
 	{"git-files-are-copied", "S6", "files below a git directory land like any others", "internal/change.TestS6OtherRefs", []change{
 		{"internal/change", off, `folded == ".git"`, ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
