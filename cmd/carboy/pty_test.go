@@ -143,24 +143,28 @@ func (s *session) shell() {
 	if err := pty.Setsize(s.pty, &pty.Winsize{Rows: 25, Cols: 77}); err != nil {
 		s.t.Fatal(err)
 	}
-	// The shell inside hears of it in its own time.
-	for end := time.Now().Add(patience); !strings.Contains(s.text(), "25 77"); {
-		if time.Now().After(end) {
-			s.t.Fatalf("the new size did not arrive:\n%s", s.text())
-		}
-		s.typed("stty size\n")
-		time.Sleep(200 * time.Millisecond)
-	}
-	// What writes an old size back, as readline can, does not make it so.
+	s.asked("stty size", "25 77")
+	// What writes an old size back, as readline can, does not make it so for long.
 	s.typed("stty rows 40 cols 100; echo set-$((1+1))\n")
 	s.await("set-2")
-	s.typed("echo again-$(stty size)\n")
-	s.await("again-25 77")
+	s.asked("echo again-$(stty size)", "again-25 77")
 	s.typed("sh -c 'echo up-$((10+1)); exec sleep 1000'\n")
 	s.await("up-11")
 	s.typed("\x03")
 	s.typed("echo code-$?\n")
 	s.await("code-130")
+}
+
+// asked has the shell say its size until it is the new one: it hears of it in its own time.
+func (s *session) asked(command, size string) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !strings.Contains(s.text(), size); {
+		if time.Now().After(end) {
+			s.t.Fatalf("the new size did not arrive:\n%s", s.text())
+		}
+		s.typed(command + "\n")
+		time.Sleep(200 * time.Millisecond)
+	}
 }
 
 // stop presses ^Z until the shell says that its job is stopped, by itself or, where
