@@ -223,6 +223,10 @@ func (l *stream) joinedClear(k *WatchedSecrets) int64 {
 			longest = max(longest, m.length)
 		}
 	}
+	// Fewer binary digits than are looked up may begin a secret.
+	for n := 1; len(k.bits) > 0 && n < min(bitsLen, len(j.text)+1) && j.text[len(j.text)-n]&^1 == '0'; n++ {
+		longest = max(longest, n)
+	}
 	if longest == 0 {
 		return to
 	}

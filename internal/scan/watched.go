@@ -230,8 +230,7 @@ const gramMul = 0x9E3779B97F4A7C15
 
 // putBits makes the binary digits that text ends with known, of which g are the last.
 func (k *WatchedSecrets) putBits(g uint64, text []byte, p posting) {
-	h := g * gramMul
-	k.filter[h>>k.fshift>>6] |= k.twoBits(h)
+	k.mark(g)
 	if v, ok := lastBits(text); ok && len(k.bits[v]) < perGram {
 		k.bits[v] = append(k.bits[v], p)
 	}
@@ -251,9 +250,14 @@ func lastBits(b []byte) (v uint32, ok bool) {
 	return v, true
 }
 
-func (k *WatchedSecrets) put(g uint64, n uint32, off uint16) {
+// mark makes maybe report g.
+func (k *WatchedSecrets) mark(g uint64) {
 	h := g * gramMul
 	k.filter[h>>k.fshift>>6] |= k.twoBits(h)
+}
+
+func (k *WatchedSecrets) put(g uint64, n uint32, off uint16) {
+	k.mark(g)
 	slot := &k.slots[k.slot(g)]
 	count := 0
 	for p := uint32(*slot); p != 0; p = k.posts[p-1].next {
@@ -262,7 +266,7 @@ func (k *WatchedSecrets) put(g uint64, n uint32, off uint16) {
 		}
 	}
 	k.posts = append(k.posts, posting{n, off, uint32(*slot)})
-	*slot = h<<32 | uint64(len(k.posts))
+	*slot = g*gramMul<<32 | uint64(len(k.posts))
 }
 
 // slot returns the index of the slot of g: empty, or with the needles that have g.
