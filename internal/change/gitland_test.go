@@ -672,10 +672,12 @@ func TestGitCrash(t *testing.T) {
 			}
 			before, died := gitState(t, g.ws), false
 			fault := func(step, path string) error {
-				if died || step+" "+path != at {
-					return map[bool]error{true: errDied}[died]
+				if died {
+					return errDied
 				}
-				died = true
+				if died = step+" "+path == at; !died {
+					return nil
+				}
 				if tip := before[".git/refs/heads/side"]; amid && undo {
 					gitIn(t, g.ws, "update-ref", "refs/heads/side", strings.Fields(tip)[1])
 				} else if amid {

@@ -314,8 +314,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// A signal arrives once, whether it is sent before the wait, during it or twice; its
-// key is of its topic alone. A signal to an ended run is refused.
+// A signal arrives once, whether it is sent before the wait, during it or twice. The same
+// key under another topic is another signal. A signal to an ended run is refused.
 func TestSignals(t *testing.T) {
 	path := storeIn(t)
 	gate := make(chan struct{})
