@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 	preparedMain()
 	attacker.Main()
 	strangerMain()
+	testenv.OwnMounts()
 	testscript.Main(m, map[string]func(){"carboy": func() { stopAtStep(); os.Exit(mainCode()) }, "asker": askerMain})
 }
 

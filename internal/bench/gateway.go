@@ -120,6 +120,9 @@ var gatewayMeasures = []gatewayMeasure{
 const mitmproxyLess = 16
 
 func newGatewayBench(ctx context.Context, o *options, log io.Writer) (_ *gatewayBench, err error) {
+	if err := shareFileLimit(); err != nil {
+		return nil, err
+	}
 	// Sockets need a short name.
 	base, err := os.MkdirTemp("/tmp", "carboy-gw-")
 	if err != nil {
@@ -141,6 +144,18 @@ func newGatewayBench(ctx context.Context, o *options, log io.Writer) (_ *gateway
 	g.cleanup = append(g.cleanup, g.up.close)
 	g.facts = readFacts(base)
 	return g, g.writeFiles()
+}
+
+// shareFileLimit gives the peers as many open files as Go gives itself: a
+// program that it starts has the lower limit otherwise, which 505 connections
+// through a proxy reach.
+func shareFileLimit() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	l.Cur = l.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }
 
 func (g *gatewayBench) path(p string) string { return filepath.Join(g.base, p) }

@@ -130,9 +130,7 @@ func TestS5KillCarboy(t *testing.T) {
 	if killed < rounds/3 || len(lost) < killed/3 || !testing.Short() && reported == 0 {
 		t.Error("too few were killed in time: this test proves nothing")
 	}
-	if left := orphanedShims(t); len(left) > 0 {
-		t.Errorf("shims without a carboy: %+v", left)
-	}
+	testenv.AllGone(t, "its carboy", orphanedShims(t), patience)
 }
 
 func readMounts(t testing.TB) string {
@@ -144,8 +142,8 @@ func readMounts(t testing.TB) string {
 	return string(b)
 }
 
-// noMountLeft waits until the machine's mounts are as before: other programs
-// come and go, but what a killed carboy leaves behind would stay.
+// noMountLeft waits until the mounts are as before: those of bottles that still
+// end go, but what a killed carboy leaves behind would stay.
 func (h *host) noMountLeft(before string) {
 	h.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {

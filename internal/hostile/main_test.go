@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 	carboy.Main()
 	attacker.Main()
 	victimMain()
+	testenv.OwnMounts()
 	upstreamDNS.start()
 	dir, err := copyGuest()
 	if err != nil {

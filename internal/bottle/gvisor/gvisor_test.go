@@ -19,6 +19,7 @@ func TestMain(m *testing.M) {
 	Main()
 	guestMain()
 	bottletest.Main()
+	testenv.OwnMounts()
 	stop, err := testenv.CollectCoverage()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "collect coverage:", err)
