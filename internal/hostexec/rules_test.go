@@ -123,6 +123,7 @@ var exceptions = map[string]string{
 	"internal/tools/house":       "a developer's program, never linked into carboy: it asks go for packages",
 	"internal/tools/diffcover":   "a developer's program, never linked into carboy: it runs git",
 	"internal/tools/planted":     "a developer's program, never linked into carboy: it makes a Debian system and starts its programs",
+	"internal/testenv":           "for tests: a test's process executes itself again in a namespace of its own",
 	"internal/browsertest":       "Chromium, for tests of pages",
 	"internal/ship/shiptest":     "hosts for tests: sshd and Docker Engines",
 	"internal/forge/giteatest":   "a Gitea server for tests",
