@@ -119,8 +119,8 @@ func TestChangedBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := until(t, e, "old", "stuck", func(s State) bool { return s.Stuck != "" })
-	if s.Status != Running || !strings.Contains(s.Stuck, "b") || !strings.Contains(log.text(), "level=ERROR") || !strings.Contains(log.text(), "run=old") {
+	s := until(t, e, "old", "stuck, and logged", func(s State) bool { return s.Stuck != "" && strings.Contains(log.text(), "run=old") })
+	if s.Status != Running || !strings.Contains(s.Stuck, "b") || !strings.Contains(log.text(), "level=ERROR") {
 		t.Errorf("%+v: %s", s, log.text())
 	}
 	// What it hears meanwhile is kept; others, which fit, go on.
