@@ -5,8 +5,10 @@ set -Eeuo pipefail
 readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 readonly govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 readonly user=carboy-ci
-spread=-p=$((2 * $(nproc))) # for go test: tests of bottles wait for half of their time
-readonly spread
+# For go test: tests of bottles wait for half of their time.
+spread=-p=$((2 * $(nproc)))
+wide=(-p=$((3 * $(nproc))) -parallel=$((2 * $(nproc))))
+readonly spread wide
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly here

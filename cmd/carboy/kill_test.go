@@ -92,9 +92,11 @@ func TestS5KillEveryCommand(t *testing.T) {
 		}
 	}
 	slices.Sort(names) // a seed stands for one order
-	want, rounds := 200, 1000
+	want, rounds := 20, 1000
 	if testing.Short() {
-		want, rounds = 20, 100
+		rounds = 100
+	} else if testenv.Exhaustive() {
+		want = 200
 	}
 	// Each command in turn, then whatever comes.
 	order := slices.Compact(slices.Clone(names))
@@ -169,9 +171,9 @@ func TestS5KillLandingAmidSwaps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want, rounds := 20, 200
-	if testing.Short() {
-		want = 3
+	want, rounds := 3, 200
+	if testenv.Exhaustive() {
+		want = 20
 	}
 	untouched := m.tree(outside)
 	hits, swaps, i := 0, 0, 0
