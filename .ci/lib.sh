@@ -5,10 +5,8 @@ set -Eeuo pipefail
 readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 readonly govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 readonly user=carboy-ci
-# For go test: tests of bottles wait for half of their time.
-spread=-p=$((2 * $(nproc)))
-wide=(-p=$((3 * $(nproc))) -parallel=$((2 * $(nproc))))
-readonly spread wide
+spread=-p=$((2 * $(nproc))) # for go test: tests of bottles wait, too; more take longer
+readonly spread
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly here
@@ -16,9 +14,10 @@ began=$SECONDS
 step_began=$SECONDS
 step_cpu=0
 step_name=
+steps=
 
 fail() {
-    printf '\n%s: FAILED in "%s": %s\n' "$0" "$step_name" "$*" >&2
+    printf '\n%s%s: FAILED in "%s": %s\n' "$steps" "$0" "$step_name" "$*" >&2
     exit 1
 }
 trap 'fail "line ${BASH_LINENO[0]}"' ERR
@@ -32,13 +31,15 @@ fault() {
     printf '%s: %s\n' "$step_name" "$*" >>"$work/log/faults" # a file: a step may be in a pipe
 }
 
-# step NAME begins a step, and says how long the one before took, in time and in processors'
-# time.
+# step NAME begins a step, and says how long the one before took, in time and in the time of
+# the machine's processors: bottles are no children of the shell.
 step() {
-    local cpu
-    cpu=$(awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat")
+    local cpu took
+    cpu=$(awk '/^cpu / { print int(($2 + $3 + $4) / 100) }' /proc/stat)
     if [ -n "$step_name" ]; then
-        printf -- '--- %s: %ds (processors: %ds)\n' "$step_name" $((SECONDS - step_began)) $((cpu - step_cpu))
+        took=$(printf -- '--- %s: %ds (processors: %ds)' "$step_name" $((SECONDS - step_began)) $((cpu - step_cpu)))
+        steps+=$took$'\n'
+        echo "$took"
     fi
     step_name=$1 step_began=$SECONDS step_cpu=$cpu
     if [ -n "$1" ]; then printf '\n=== %s\n' "$1"; fi

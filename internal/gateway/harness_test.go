@@ -284,7 +284,7 @@ func TestByPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("all tests once more: leave out -short")
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestByPackets$", "-test.failfast", "-test.timeout=10m")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestByPackets$", "-test.failfast", "-test.timeout=10m", fmt.Sprintf("-test.short=%t", !testenv.Exhaustive()))
 	c.Env = append(os.Environ(), packetsOnly+"=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -254,12 +254,12 @@ t = f("private"); os.truncate("private", 4096); mmap.mmap(t, 4096, flags=mmap.MA
 	}
 }
 
-// Ten thousand processes that do nothing but end: each is there with its parent,
+// A thousand processes and more that do nothing but end: each is there with its parent,
 // its program and its end, in this order.
 func TestFactsOfShortProcesses(t *testing.T) {
-	n := 10_000
-	if testing.Short() {
-		n = 1000
+	n := 1000
+	if testenv.Exhaustive() {
+		n = 10_000
 	}
 	m, r := makeTraced(t, withGuest(t))
 	lines := strings.Split(strings.TrimSpace(m.guestSays("spawn", strconv.Itoa(n))), "\n")
