@@ -242,7 +242,7 @@ func newMachine(t *testing.T) *machine {
 		m.must(os.WriteFile(fmt.Sprintf("%s/d%d/f%d", m.ws, i%3, i), bytes.Repeat([]byte("old\n"), i+1), 0o644))
 	}
 	m.must(errors.Join(own(m.ws), own(home+"/bound")))
-	m.mounts = m.readMounts()
+	m.mounts = testenv.Mounts(m.t)
 
 	m.before = m.tree(m.ws)
 	script := `for d in d0 d1 d2; do for f in $d/*; do n=${f#$d/f}; case $((n % 9)) in
@@ -384,19 +384,12 @@ func (m *machine) eachOldOrNew() {
 			m.t.Errorf("%s is missing", path)
 		}
 	}
-	if now := m.readMounts(); now != m.mounts {
+	if now := testenv.Mounts(m.t); now != m.mounts {
 		m.t.Errorf("mounts changed:\n%s\nbefore:\n%s", now, m.mounts)
 	}
 	if m.t.Failed() {
 		m.t.FailNow()
 	}
-}
-
-func (m *machine) readMounts() string {
-	m.t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	m.must(err)
-	return string(b)
 }
 
 // inspect is a command after the crash: it finds everything, puts it in order

@@ -31,7 +31,7 @@ func (h *host) use() hostUse {
 		}
 		return nil
 	})
-	u.mounts = readMounts(h.t)
+	u.mounts = testenv.Mounts(h.t)
 	return u
 }
 

@@ -76,7 +76,7 @@ func TestS5KillCarboy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Chmod(h.ws+"/locked", 0o755) })
-	before, mounts := tree(t, h.ws), readMounts(t)
+	before, mounts := tree(t, h.ws), testenv.Mounts(t)
 	usual := time.Duration(0)
 	for _, mode := range []store.Mode{store.Copy, store.Overlay} {
 		start := time.Now()
@@ -133,21 +133,12 @@ func TestS5KillCarboy(t *testing.T) {
 	testenv.AllGone(t, "its carboy", orphanedShims(t), patience)
 }
 
-func readMounts(t testing.TB) string {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
 // noMountLeft waits until the mounts are as before: those of bottles that still
 // end go, but what a killed carboy leaves behind would stay.
 func (h *host) noMountLeft(before string) {
 	h.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		got := readMounts(h.t)
+		got := testenv.Mounts(h.t)
 		if got == before {
 			return
 		}

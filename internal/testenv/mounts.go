@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,4 +40,15 @@ func OwnMounts() {
 	}
 	fmt.Fprintln(os.Stderr, "testenv: a mount namespace of its own:", err)
 	os.Exit(1)
+}
+
+// Mounts returns the mounts of this process's namespace, as proc_pid_mountinfo(5)
+// has them.
+func Mounts(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

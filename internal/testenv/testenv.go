@@ -16,8 +16,8 @@ import (
 // CI reports whether a missing requirement fails a test instead of skipping it.
 func CI() bool { return os.Getenv("CARBOY_CI") == "1" }
 
-// Exhaustive reports whether a test of random kills is to make hundreds of them, as
-// .ci/full asks for with CARBOY_TEST_EXHAUSTIVE=1.
+// Exhaustive reports whether tests are to take large numbers of kills, files, processes and
+// bytes, as .ci/full asks for with CARBOY_TEST_EXHAUSTIVE=1.
 func Exhaustive() bool { return os.Getenv("CARBOY_TEST_EXHAUSTIVE") == "1" }
 
 // Need returns the path of program. If it is missing, Need skips the test, or

@@ -247,11 +247,7 @@ type state struct {
 func hostState(t testing.TB) state {
 	t.Helper()
 	runtime.GC() // files that are garbage are closed by their finalizers
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return state{fds: strings.Join(openFiles(t), "\n"), mounts: string(mounts), goroutines: runtime.NumGoroutine()}
+	return state{fds: strings.Join(openFiles(t), "\n"), mounts: testenv.Mounts(t), goroutines: runtime.NumGoroutine()}
 }
 
 // openFiles lists this process's descriptors by their targets.
