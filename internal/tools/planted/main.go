@@ -196,7 +196,7 @@ func (r *run) both(plant map[string]string) map[string]int {
 func (r *run) trace(which string, plant map[string]string) map[string]int {
 	r.base = fmt.Sprintf("/w/%d%s", r.n, which)
 	here := r.base + "/up/here/"
-	for _, d := range []string{"", ".trace", ".home", ".marks"} {
+	for _, d := range []string{"", ".trace", ".home", ".marks", ".tmp"} {
 		os.RemoveAll(r.root + r.base + d)
 		r.write(r.base+d+"/.x", "")
 		os.Remove(r.root + r.base + d + "/.x")
@@ -243,7 +243,7 @@ func (r *run) write(name, content string) {
 func (r *run) shell(cmd, kept string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	script := fmt.Sprintf("mount --bind %[1]s.marks /marks && cd %[1]s/up/here && exec setpriv --pdeathsig=KILL --reuid=%[2]d --regid=%[2]d --clear-groups env -i HOME=%[1]s.home USER=dev SHELL=/bin/bash TERM=xterm PAGER=cat LANG=C.UTF-8 JAVA_HOME=/usr/lib/jvm/default-java PATH=/usr/bin:/bin:/usr/games sh -c \"$1\"", r.base, user)
+	script := fmt.Sprintf("mount --bind %[1]s.marks /marks && mount --bind %[1]s.tmp /tmp && cd %[1]s/up/here && exec setpriv --pdeathsig=KILL --reuid=%[2]d --regid=%[2]d --clear-groups env -i HOME=%[1]s.home USER=dev SHELL=/bin/bash TERM=xterm PAGER=cat LANG=C.UTF-8 JAVA_HOME=/usr/lib/jvm/default-java PATH=/usr/bin:/bin:/usr/games sh -c \"$1\"", r.base, user)
 	c := exec.CommandContext(ctx, "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--root="+r.root, "--mount-proc", "sh", "-c", script, "sh", cmd)
 	terminal, tty, err := pty.Open()
 	if err != nil {
