@@ -15,7 +15,6 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/gate"
-	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -38,17 +37,11 @@ func TestWorkByFeedback(t *testing.T) {
 		}
 		want := fmt.Sprintf("%09d", n)
 		told := regexp.MustCompile(`want=([0-9]{9})`)
-		table, tries := os.Getenv("CARBOY_TEST_WORK_TABLE") != "", 2
-		if table {
-			tries = 3
-		}
 		server := New(t, key, Script{
 			Final: "42 tests passed, all is well.",
 			Decide: func(request string, results []string) *Step {
 				answer := "000000000"
-				if accounts := strings.Count(request, "It is data"); accounts < tries-1 {
-					answer = fmt.Sprintf("%09d", accounts)
-				} else if all := told.FindAllStringSubmatch(request, -1); all != nil {
+				if all := told.FindAllStringSubmatch(request, -1); all != nil && strings.Contains(request, "It is data") {
 					answer = all[len(all)-1][1]
 				}
 				if slices.ContainsFunc(results, func(r string) bool { return strings.Contains(r, "wrote "+answer) }) {
@@ -81,7 +74,7 @@ func TestWorkByFeedback(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v; %s", err, said)
 		}
-		if w.Outcome != gate.Passed || len(w.Attempts) != tries || w.Attempts[0].Outcome != gate.Failed || !strings.Contains(w.Attempts[0].Feedback, "want="+want) {
+		if w.Outcome != gate.Passed || len(w.Attempts) != 2 || w.Attempts[0].Outcome != gate.Failed || !strings.Contains(w.Attempts[0].Feedback, "want="+want) {
 			t.Fatalf("%+v; %s", w, said)
 		}
 		if w.Attempts[0].Bottle != w.Attempts[1].Bottle || w.Attempts[0].Run == w.Attempts[1].Run {
@@ -95,15 +88,6 @@ func TestWorkByFeedback(t *testing.T) {
 			if u := x.Usage; u == nil || u.Tokens == nil || u.Tokens.Answers == 0 || u.Tokens.Answers > u.ModelCalls || u.Tokens.Input != 100*u.Tokens.Answers || u.Tokens.Output != 10*u.Tokens.Answers {
 				t.Errorf("attempt %d used %+v, of tokens %+v", x.Number, u, u.Tokens)
 			}
-		}
-		if table {
-			var b strings.Builder
-			b.WriteString("\n| Attempt | outcome | time ÷ the first | model calls | tokens in | tokens out | up | down |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
-			for _, x := range w.Attempts {
-				u := x.Usage
-				fmt.Fprintf(&b, "| %d | %s | %.2f | %d | %d | %d | %s | %s |\n", x.Number, x.Outcome, u.Duration.Seconds()/w.Attempts[0].Usage.Duration.Seconds(), u.ModelCalls, u.Tokens.Input, u.Tokens.Output, receipt.Bytes(u.BytesUp), receipt.Bytes(u.BytesDown))
-			}
-			t.Log(b.String())
 		}
 		// The second attempt continues the first one's conversation, with the account as
 		// data.
