@@ -213,9 +213,10 @@ const mark = "<!-- carboy:"
 // unmarked returns text of others without our marks. They are not shown on a page.
 func unmarked(text string) string { return strings.ReplaceAll(text, mark, "<!- carboy:") }
 
-// Marked returns the text of the comment that [Client.PostOnce] posts.
+// Marked returns the text of the comment that [Client.PostOnce] posts. Without a body it is
+// the mark, with which the comment ends.
 func Marked(key, body string) string {
-	return strings.TrimSpace(body) + "\n\n" + mark + key + " -->"
+	return strings.TrimSpace(strings.TrimSpace(body) + "\n\n" + mark + key + " -->")
 }
 
 // PostOnce posts a comment unless the token's account has posted one with this key there. It
@@ -233,7 +234,7 @@ func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body
 		return nil, err
 	}
 	// Our mark is the last line, so one in an agent's text is none.
-	tail := mark + key + " -->"
+	tail := Marked(key, "")
 	look := func() (*Comment, error) {
 		all, err := c.Comments(ctx, repo, at, time.Time{})
 		i := slices.IndexFunc(all, func(m Comment) bool {

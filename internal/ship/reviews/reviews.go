@@ -272,7 +272,7 @@ func other(r *hosts.Reviews, p *forge.PullRequest, w Wanted) error {
 func posting(t *Told, w Wanted) (time.Time, error) {
 	want := forge.Marked(key(w), comment(w))
 	for _, m := range t.Comments {
-		if !strings.EqualFold(m.Author.Login, t.Robot) || !strings.HasSuffix(strings.TrimSpace(m.Body), forge.Marked(key(w), "")[2:]) {
+		if !strings.EqualFold(m.Author.Login, t.Robot) || !strings.HasSuffix(strings.TrimSpace(m.Body), forge.Marked(key(w), "")) {
 			continue
 		}
 		if strings.TrimSpace(strings.ReplaceAll(m.Body, "\r\n", "\n")) != want || !m.Updated.Equal(m.Created) {
@@ -296,7 +296,8 @@ func lastWords(r *hosts.Reviews, t *Told) (map[string]forge.Review, error) {
 			last[login] = v
 		}
 	}
-	for _, v := range last {
+	for _, login := range slices.Sorted(maps.Keys(last)) {
+		v := last[login]
 		if v.State == forge.ChangesRequested && !v.Dismissed {
 			return nil, fmt.Errorf("%s asks for changes in review %d of pull request #%d", shown(v.Author.Login), v.ID, t.Pull.Number)
 		}
