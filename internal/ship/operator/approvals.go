@@ -24,7 +24,7 @@ const shipAsker = "ship"
 const lookEvery = 100 * time.Millisecond
 
 // askEvery is the least time between two questions to a forge.
-const askEvery = 10 * time.Second
+const askEvery = 5 * time.Second
 
 // AwaitApprovals blocks until as many people have approved plans as their hosts require, by
 // signatures or by the reviews that s asks a forge for. It returns the signed approvals;
