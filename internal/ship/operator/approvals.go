@@ -101,7 +101,7 @@ func (c *Operator) AwaitApprovals(ctx context.Context, s *ship.Engine, plans [][
 		asked = time.Now()
 		switch {
 		case missing == nil:
-			t.Withdraw("approved, and applied by that")
+			t.Withdraw("signed or reviewed, and applied by that")
 			return have, nil
 		case !canSign(missing):
 			t.Withdraw("it can't be applied any more")
