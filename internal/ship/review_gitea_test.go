@@ -130,9 +130,10 @@ func (x *trial) edit(kind string, change func(string) string) {
 // no is refused, with a reason that says what is wrong.
 func (x *trial) no(name string, m Made, says string) {
 	x.t.Helper()
-	x.refused(name, Mismatch, [][]byte{m.Bytes})
-	if err := x.e.Judge(x.ctx(), [][]byte{m.Bytes}, nil); err == nil || !strings.Contains(err.Error(), says) {
-		x.t.Errorf("%s: %v, want %q", name, err, says)
+	before := x.knocks.Load()
+	r, err := x.e.Apply(x.ctx(), [][]byte{m.Bytes}, nil)
+	if got := outcomeOf(r, err); got != Mismatch || !strings.Contains(err.Error(), says) || x.knocks.Load() != before {
+		x.t.Errorf("%s: %s (%v) after %d connections, want %q", name, got, err, x.knocks.Load()-before, says)
 	}
 }
 
