@@ -30,6 +30,7 @@ var fakeTime = time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
 
 // fake is a forge that speaks as one vendor documents, with one repository.
 type fake struct {
+	timeline []any // of every issue
 	provider string
 	mux      *http.ServeMux
 	api      string // below which the mux is
@@ -412,6 +413,7 @@ func (f *fake) hubRoutes() {
 			}
 			say(w, 200, f.teams)
 		})
+		h("GET /repos/{o}/{r}/issues/{n}/timeline", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.timeline) })
 		h("GET /repos/{o}/{r}/branch_protections/{b}", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.rules) })
 	}
 	h("GET /repos/{o}/{r}/branches/{b}", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.branch) })

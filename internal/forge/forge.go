@@ -145,9 +145,23 @@ type Review struct {
 	// Commit is the head that was reviewed. GitLab does not say it.
 	Commit string
 	// Void means that the forge no longer counts it: it was dismissed, or a push came after.
-	Void      bool
-	Submitted time.Time
-	Comments  []LineComment
+	Void bool
+	// Official, Stale and Dismissed are Gitea's own words; the other forges leave them false.
+	// Official: the branch's protection counts the reviewer's latest word. Stale: a push
+	// changed what was reviewed.
+	Official, Stale, Dismissed bool
+	Submitted                  time.Time
+	Comments                   []LineComment
+}
+
+// ReviewText is the text of a submitted review as its page shows it now. After an edit it
+// differs from [Review].Body, which keeps the text that was submitted.
+type ReviewText struct {
+	Review  int64 // its ID
+	Author  User
+	Body    string
+	Created time.Time // when the review was submitted, in whole seconds
+	Updated time.Time // another time if the text was edited later, in whole seconds
 }
 
 // LineComment is a comment on a line of a change.
@@ -200,8 +214,10 @@ type Protection struct {
 	// merge into it.
 	MayPush, MayMerge *bool
 	// Mergers are the users and teams who alone may merge. nil: all who may write, or unknown.
-	Mergers   []string
-	Approvals int // how many a merge needs
+	// MergerTeams are those of them that are teams.
+	Mergers     []string
+	MergerTeams []string
+	Approvals   int // how many a merge needs
 	// DismissStale reports whether a push ends older approvals.
 	DismissStale *bool
 	// Checks are the contexts of statuses that a merge needs; "*" is all that there are.

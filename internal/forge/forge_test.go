@@ -135,6 +135,43 @@ func TestReviews(t *testing.T) {
 	})
 }
 
+// TestReviewTexts: Gitea tells what a review's page shows, which other forges are not asked.
+func TestReviewTexts(t *testing.T) {
+	each(t, func(t *testing.T, f *fake, c *Client) {
+		entry := func(kind string, review int64, edited bool) any {
+			at := fakeTime
+			if edited {
+				at = at.Add(time.Hour)
+			}
+			return map[string]any{"id": 900 + review, "type": kind, "review_id": review, "user": f.hubUser("bob"), "body": "Fine.", "created_at": when(fakeTime), "updated_at": when(at)}
+		}
+		f.timeline = []any{entry("comment", 0, false), entry("review", 22, false), entry("review", 23, true), entry("review", 0, false), entry("dismiss_review", 22, false)}
+		got, err := c.ReviewTexts(t.Context(), repo, 8, fakeTime)
+		if f.provider != "gitea" {
+			if err == nil || !strings.Contains(err.Error(), "edited") {
+				t.Errorf("%+v %v", got, err)
+			}
+			return
+		}
+		bob := User{Login: "bob"}
+		same(t, "texts", got, []ReviewText{{22, bob, "Fine.", fakeTime, fakeTime}, {23, bob, "Fine.", fakeTime, fakeTime.Add(time.Hour)}})
+		if err != nil {
+			t.Error(err)
+		}
+		q := f.seen("GET")[0].query
+		if q.Get("since") != fakeTime.Format(time.RFC3339) || q.Has("page") || q.Has("limit") {
+			t.Errorf("asked for %v", q)
+		}
+		if _, err := c.ReviewTexts(t.Context(), "x/../y", 8, fakeTime); err == nil {
+			t.Error("another path")
+		}
+		f.timeline = []any{"nonsense"}
+		if got, err := c.ReviewTexts(t.Context(), repo, 8, fakeTime); err == nil {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 func TestAccess(t *testing.T) {
 	each(t, func(t *testing.T, f *fake, c *Client) {
 		ctx := t.Context()

@@ -134,7 +134,8 @@ func (gitea) reviews(ctx context.Context, c *Client, repo string, n int) ([]Revi
 		// protection does not count.
 		v := Review{
 			ID: r.ID, Author: r.User.user(), State: state, Body: r.Body, Commit: r.Commit, Submitted: r.Submitted,
-			Void: r.Stale || r.Dismissed || state == Approved && !r.Official,
+			Void:     r.Stale || r.Dismissed || state == Approved && !r.Official,
+			Official: r.Official, Stale: r.Stale, Dismissed: r.Dismissed,
 		}
 		if r.Comments > 0 {
 			var lines []struct {
@@ -158,6 +159,30 @@ func (gitea) reviews(ctx context.Context, c *Client, repo string, n int) ([]Revi
 			}
 		}
 		out = append(out, v)
+	}
+	return out, nil
+}
+
+// reviewTexts reads the timeline without pages: with them, Gitea counts only what one page
+// has, and leaves out entries of a page.
+func (gitea) reviewTexts(ctx context.Context, c *Client, repo string, n int, since time.Time) ([]ReviewText, error) {
+	var all []struct {
+		Type    string    `json:"type"`
+		Review  int64     `json:"review_id"`
+		User    hubUser   `json:"user"`
+		Body    string    `json:"body"`
+		Created time.Time `json:"created_at"`
+		Updated time.Time `json:"updated_at"`
+	}
+	q := url.Values{"since": {since.UTC().Format(time.RFC3339)}}
+	if err := c.get(ctx, hubPath(repo, "/issues/%d/timeline?", n)+q.Encode(), &all); err != nil {
+		return nil, err
+	}
+	var out []ReviewText
+	for _, x := range all {
+		if x.Type == "review" && x.Review > 0 {
+			out = append(out, ReviewText{x.Review, x.User.user(), x.Body, x.Created, x.Updated})
+		}
 	}
 	return out, nil
 }
@@ -201,6 +226,7 @@ func (gitea) protection(ctx context.Context, c *Client, repo, branch string) (Pr
 	out.DismissStale = &rule.Dismiss
 	if rule.Merge {
 		out.Mergers = append([]string{}, slices.Concat(rule.Users, rule.Teams)...)
+		out.MergerTeams = rule.Teams
 	}
 	return out, nil
 }

@@ -130,6 +130,21 @@ func (c *Client) Reviews(ctx context.Context, repo string, n int) ([]Review, err
 	return c.vendor.reviews(ctx, c, repo, n)
 }
 
+// ReviewTexts lists the texts of the submitted reviews of a pull request that were made or
+// edited since a time, the oldest first. Only Gitea tells them.
+func (c *Client) ReviewTexts(ctx context.Context, repo string, n int, since time.Time) ([]ReviewText, error) {
+	v, ok := c.vendor.(interface {
+		reviewTexts(ctx context.Context, c *Client, repo string, n int, since time.Time) ([]ReviewText, error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("%s: the forge is not asked whether a review was edited", c.provider)
+	}
+	if err := checkRepo(c.provider, repo); err != nil {
+		return nil, err
+	}
+	return v.reviewTexts(ctx, c, repo, n, since)
+}
+
 // Protection reads what guards a branch.
 func (c *Client) Protection(ctx context.Context, repo, branch string) (*Protection, error) {
 	if err := errors.Join(checkRepo(c.provider, repo), checkNames(branch)); err != nil {
@@ -198,6 +213,12 @@ const mark = "<!-- carboy:"
 // unmarked returns text of others without our marks. They are not shown on a page.
 func unmarked(text string) string { return strings.ReplaceAll(text, mark, "<!- carboy:") }
 
+// Marked returns the text of the comment that [Client.PostOnce] posts. Without a body it is
+// the mark, with which the comment ends.
+func Marked(key, body string) string {
+	return strings.TrimSpace(strings.TrimSpace(body) + "\n\n" + mark + key + " -->")
+}
+
 // PostOnce posts a comment unless the token's account has posted one with this key there. It
 // returns the comment, new or old. key is of letters, digits and "._/:" and single dashes;
 // it ends the comment, where a page does not show it.
@@ -213,7 +234,7 @@ func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body
 		return nil, err
 	}
 	// Our mark is the last line, so one in an agent's text is none.
-	tail := mark + key + " -->"
+	tail := Marked(key, "")
 	look := func() (*Comment, error) {
 		all, err := c.Comments(ctx, repo, at, time.Time{})
 		i := slices.IndexFunc(all, func(m Comment) bool {
@@ -225,7 +246,7 @@ func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body
 		return &all[i], nil
 	}
 	return once(ctx, c, look, func() (*Comment, error) {
-		m, err := c.vendor.comment(ctx, c, repo, at, strings.TrimSpace(body)+"\n\n"+tail)
+		m, err := c.vendor.comment(ctx, c, repo, at, Marked(key, body))
 		if err == nil && m.ID <= 0 {
 			err = fmt.Errorf("%s: the forge answers without the comment's id", c.provider)
 		}
