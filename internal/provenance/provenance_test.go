@@ -274,46 +274,32 @@ func TestSealedOnce(t *testing.T) {
 	}
 	again(nil)
 
-	// carboy died before the record, and in the middle of the file.
-	p = newPlace(t)
-	if err := os.MkdirAll(filepath.Dir(p.file()), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	half := filepath.Join(filepath.Dir(p.file()), "."+merged+".json.tmp")
-	for _, file := range []string{half, p.file()} {
-		text := was
-		if file == half {
-			text = was[:100]
-		} else { // signed by this place's key
+	for _, died := range []string{"in the middle of the file", "before the record"} {
+		p := newPlace(t)
+		dir := filepath.Dir(p.file())
+		left, text := filepath.Join(dir, "."+merged+".json.tmp"), was[:100]
+		if died == "before the record" {
 			n, err := facts().normal()
 			if err != nil {
 				t.Fatal(err)
 			}
+			left = p.file()
 			if text, _, _, err = p.envelope(t.Context(), name{"acme", "app", merged}, n, "v0"); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(file, text, 0o600); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(left, text, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if file == p.file() {
-			if r := p.verify(VerifyOptions{Commit: merged}); r.Verified || r.of("audit log").Result != Fails {
-				t.Errorf("%+v", r)
-			}
+		if r, err := p.Verify(t.Context(), VerifyOptions{Commit: merged}); err == nil && (r.Verified || r.of("audit log").Result != Fails) {
+			t.Errorf("%s: %+v", died, r)
 		}
 		p.seal(facts())
 		if r := p.verify(VerifyOptions{Commit: merged}); !r.Verified {
-			t.Errorf("%+v", r)
+			t.Errorf("%s: %+v", died, r)
 		}
-		if _, err := os.Lstat(half); !errors.Is(err, fs.ErrNotExist) {
-			t.Error("half a file stays", err)
-		}
-		if file == half {
-			p = newPlace(t)
-			if err := os.MkdirAll(filepath.Dir(p.file()), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			half = filepath.Join(filepath.Dir(p.file()), "."+merged+".json.tmp")
+		if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+			t.Errorf("%s: %v stays, %v", died, all, err)
 		}
 	}
 }
