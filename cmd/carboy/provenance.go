@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/forgeservice"
 	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/safetext"
@@ -104,16 +105,11 @@ func (a *app) provenanceVerifyCmd() *cobra.Command {
 					return err
 				}
 				if f.json {
-					if err := a.printJSON(r); err != nil {
-						return err
-					}
-				} else {
-					a.provenanceReport(a.shown(), r)
+					a.code = exitcode.OfCheck(r.Verified)
+					return a.printJSON(r)
 				}
-				switch {
-				case !r.Verified && f.json:
-					a.code = 1
-				case !r.Verified:
+				a.provenanceReport(a.shown(), r)
+				if !r.Verified {
 					return errUnverified
 				}
 				return nil
@@ -182,27 +178,19 @@ not verify comes first, with the reason; the exit code is then 1.`,
 					return err
 				}
 				wrong := 0
-				w := a.shown()
 				for _, e := range list {
-					what := ""
 					if e.Wrong != "" {
 						wrong++
-						what = a.paint(a.stdout, redText, safetext.String(e.Wrong, 500))
-					} else {
-						what = fmt.Sprintf("%s  #%d  %s", e.Record.Merged.Format("2006-01-02 15:04"), e.Record.Pull, safetext.String(e.Record.Agent, 60))
-					}
-					if !asJSON {
-						fmt.Fprintf(w, "%.12s  %s  %s\n", e.Commit, safetext.String(e.Owner+"/"+e.Repo, 200), what)
 					}
 				}
 				if asJSON {
-					err = a.printJSON(list)
+					a.code = exitcode.OfCheck(wrong == 0)
+					return a.printJSON(list)
 				}
-				switch {
-				case err != nil || wrong == 0:
-					return err
-				case asJSON:
-					a.code = 1
+				for _, e := range list {
+					a.provenanceLine(a.shown(), &e)
+				}
+				if wrong == 0 {
 					return nil
 				}
 				return fmt.Errorf("%s not verify", number(wrong, "record does", "records do"))
@@ -211,6 +199,14 @@ not verify comes first, with the reason; the exit code is then 1.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the records as JSON")
 	return cmd
+}
+
+func (a *app) provenanceLine(w io.Writer, e *carboy.ProvenanceEntry) {
+	what := a.paint(a.stdout, redText, safetext.String(e.Wrong, 500))
+	if e.Wrong == "" {
+		what = fmt.Sprintf("%s  #%d  %s", e.Record.Merged.Format("2006-01-02 15:04"), e.Record.Pull, safetext.String(e.Record.Agent, 60))
+	}
+	fmt.Fprintf(w, "%.12s  %s  %s\n", e.Commit, safetext.String(e.Owner+"/"+e.Repo, 200), what)
 }
 
 // provenanceReport prints what was verified.
