@@ -244,9 +244,10 @@ func (f *Facts) check() error {
 	case f.Agent == "" || f.Base == "":
 		return errors.New("fields agent and base: one is missing")
 	}
-	if err := f.checkTimes(); err != nil {
-		return err
-	}
+	return errors.Join(f.checkTurns(), f.checkTimes())
+}
+
+func (f *Facts) checkTurns() error {
 	for i, t := range f.Turns {
 		if t.Commit != "" && !isCommit(t.Commit) {
 			return fmt.Errorf("field turns[%d].commit: %q is no full name of a commit", i, safetext.String(t.Commit, 80))
