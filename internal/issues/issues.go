@@ -73,7 +73,10 @@ type Life struct {
 	Strangers int       `json:"strangers,omitempty"` // comments of people who may not prompt
 	Warnings  []string  `json:"warnings,omitempty"`
 	Since     time.Time `json:"since,omitzero"` // when the issue was begun
-	Failure   *Failure  `json:"failure,omitempty"`
+	// Read is the newest change of the comments of each thread that was read.
+	Read    map[string]time.Time `json:"read,omitempty"`
+	Failure *Failure             `json:"failure,omitempty"` // of looking at the issue
+	Stuck   *Failure             `json:"stuck,omitempty"`   // of what is done for it
 }
 
 // A Failure is a call that failed in each of several tries.
