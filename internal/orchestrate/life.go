@@ -382,7 +382,7 @@ func (o *Orchestrator) settle(ctx context.Context, k issues.Key, turn int, lost 
 	}
 	return o.finish(ctx, k, "end the turn", func(ctx context.Context) error {
 		return o.table.Update(ctx, k, func(r *issues.Record) error {
-			r.PullRequest, r.Life.PullURL, r.Life.Pulls, r.Life.Head = rec.PullRequest, rec.Life.PullURL, rec.Life.Pulls, rec.Life.Head
+			r.Life.Head = rec.Life.Head
 			r.Life.Settled, r.Life.Outcome = turn, e.Result.Outcome
 			if r.Slug == "" {
 				r.Slug = e.Result.Slug
