@@ -30,7 +30,7 @@ const (
 	issueFlow     = "issue"
 	turnFlow      = "turn"
 	issueAttempts = 1_000_000
-	turnAttempts  = 20
+	turnAttempts  = 1000
 )
 
 // An Orchestrator leads the issues of its forges. It may be used concurrently.

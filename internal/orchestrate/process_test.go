@@ -182,7 +182,9 @@ func oneLife(t *testing.T, repo *forgetest.Repo, state string) {
 	branch := fmt.Sprintf("carboy/%d-mend-it", n)
 	wait := func(what string, ok func() bool) bool {
 		if !testenv.Poll(testenv.Patience(5*time.Minute), ok) {
-			t.Errorf("issue %d: %s: it does not happen", n, what)
+			all, err := Status(ctx, state)
+			text, _ := json.Marshal(all)
+			t.Errorf("issue %d: %s: it does not happen: %v %s", n, what, err, text)
 			return false
 		}
 		return true

@@ -182,19 +182,18 @@ func (s *StatusReport) notes(ctx context.Context, t *issues.Table) error {
 	if len(failures) > 0 {
 		s.Errors = failures
 	}
-	polled, err := t.Notes(ctx, notePolled)
-	if err != nil {
+	if list, err = t.Notes(ctx, notePolled); err != nil {
 		return err
 	}
-	for _, n := range polled {
-		var at time.Time
-		if err := json.Unmarshal(n.Value, &at); err != nil {
+	for _, n := range list {
+		var p polled
+		if err := json.Unmarshal(n.Value, &p); err != nil {
 			return fmt.Errorf("note of %s: %w", n.ID, err)
 		}
 		if s.Polled == nil {
 			s.Polled = map[string]time.Time{}
 		}
-		s.Polled[n.ID] = at
+		s.Polled[n.ID] = p.At
 	}
 	return nil
 }
