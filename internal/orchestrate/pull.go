@@ -42,7 +42,7 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 	}
 	rec.Life.Head = e.Result.Commit
 	if err := tell("set the commit's status", func(ctx context.Context) error {
-		return f.Client.SetStatus(ctx, repo, e.Result.Commit, statusOf(e.Result))
+		return f.shipper().SetStatus(ctx, repo, e.Result.Commit, statusOf(e.Result))
 	}); err != nil || e.Result.Outcome != "passed" {
 		return err
 	}
@@ -70,7 +70,7 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 		if err != nil {
 			return err
 		}
-		return f.Client.UpdateDescription(ctx, repo, at, forge.Text(now.Body), d.block())
+		return f.writer().UpdateDescription(ctx, repo, at, forge.Text(now.Body), d.block())
 	})
 }
 
@@ -81,7 +81,7 @@ func (o *Orchestrator) openPull(ctx context.Context, f *Forge, rec *issues.Recor
 	repo := repoOf(rec.Key)
 	switch {
 	case rec.PullRequest > 0:
-		return f.Client.PullRequest(ctx, repo, int(rec.PullRequest))
+		return f.shipper().PullRequest(ctx, repo, int(rec.PullRequest))
 	case rec.Life.Opening.IsZero():
 		rec.Life.Opening = time.Now().UTC()
 		if err := o.table.Update(ctx, rec.Key, func(r *issues.Record) error { r.Life.Opening = rec.Life.Opening; return nil }); err != nil {
@@ -91,7 +91,7 @@ func (o *Orchestrator) openPull(ctx context.Context, f *Forge, rec *issues.Recor
 		pull, err = o.opened(ctx, f, rec)
 	}
 	if err == nil && pull == nil {
-		pull, err = f.Client.OpenPullRequest(ctx, repo, p)
+		pull, err = f.shipper().OpenPullRequest(ctx, repo, p)
 	}
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (o *Orchestrator) opened(ctx context.Context, f *Forge, rec *issues.Record)
 		if !i.Pull || !strings.EqualFold(i.Author.Login, f.Robot) || slices.Contains(rec.Life.Pulls, int64(i.Number)) {
 			continue
 		}
-		p, err := f.Client.PullRequest(ctx, repoOf(rec.Key), i.Number)
+		p, err := f.shipper().PullRequest(ctx, repoOf(rec.Key), i.Number)
 		if err != nil {
 			return nil, err
 		}
