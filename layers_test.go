@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"internal/routes"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
-	{"internal/bottle/gvisor", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan"},
+	{"internal/bottle/gvisor", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/orchestrate/config"},
 	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host", "internal/backends"},
 	{"internal/review", "internal/run/repos"},
 	{"internal/ask", "internal/run/plan"},
@@ -58,7 +58,7 @@ var only = []struct {
 	{"github.com/dbos-inc", []string{"internal/engine"}, "another engine can take its place"},
 	{"modernc.org/sqlite", []string{"internal/sqlite"}, "a file of state is opened in one way"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
-	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge"}, "hosts and upstreams of git are reached in few places"},
+	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge", "internal/orchestrate/config"}, "hosts and upstreams of git are reached in few places"},
 }
 
 const module = "github.com/carboy/carboy"
