@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
 	{"internal/bottle/gvisor", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/orchestrate/config"},
-	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host", "internal/backends"},
+	{"internal/orchestrate/checks", "internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host", "internal/backends"},
 	{"internal/review", "internal/run/repos"},
 	{"internal/ask", "internal/run/plan"},
 	{"internal/run", "internal/agent", "internal/ship/operator"},

@@ -243,6 +243,18 @@ func (c *Config) Client(role Role, repo string) (*forge.Client, error) {
 	return forge.Open(o)
 }
 
+// SameSecret reports whether two roles have the same token, though by two names.
+func (c *Config) SameSecret(a, b Role) bool {
+	x, xok := c.Tokens[a]
+	y, yok := c.Tokens[b]
+	if !xok || !yok {
+		return false
+	}
+	v, err := x.Read(c.env)
+	w, werr := y.Read(c.env)
+	return err == nil && werr == nil && v.Equal(w)
+}
+
 // Secret reads the secret with which webhooks are signed.
 func (c *Config) Secret() (secret.Value, error) {
 	v, err := c.Webhooks.Secret.Read(c.env)
