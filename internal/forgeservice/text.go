@@ -122,6 +122,13 @@ func (w where) inert(text string) (string, []string) {
 	return insert(text, in), broken
 }
 
+// Inert returns a text for a thread of the scope whose references to others refer to nothing,
+// and which hides nothing: as what an agent posts.
+func Inert(t forge.Target, s Scope, apart bool, text string) string {
+	text, _ = newWhere(t, s, apart).inert(clean(text))
+	return text
+}
+
 func insert(text string, in map[int]string) string {
 	places := make([]int, 0, len(in))
 	for at := range in {

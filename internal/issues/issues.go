@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/sqlite"
@@ -43,6 +44,46 @@ type Record struct {
 	PullRequest int64 // 0 while there is none
 	Status      Status
 	LastCheckin time.Time // of the agent; zero if it has not
+	Life        Life
+}
+
+// A Life is how far an issue is. Its texts are safe to show.
+type Life struct {
+	RepoID  int64  `json:"repo_id,omitempty"` // the forge's own, which a rename keeps; 0: unknown
+	Title   string `json:"title,omitempty"`
+	URL     string `json:"url,omitempty"`
+	Base    string `json:"base,omitempty"` // branches
+	Branch  string `json:"branch,omitempty"`
+	PullURL string `json:"pull_url,omitempty"`
+	// Pulls are all pull requests of the issue, the ended ones too.
+	Pulls []int64 `json:"pulls,omitempty"`
+	Head  string  `json:"head,omitempty"` // the commit that carboy pushed last
+	// Turn counts the turns that began, and Settled those of which all is done that follows.
+	Turn    int `json:"turn,omitempty"`
+	Settled int `json:"settled,omitempty"`
+	// Alone counts the newest turns that no person asked for.
+	Alone   int    `json:"alone,omitempty"`
+	Outcome string `json:"outcome,omitempty"` // of the newest turn
+	Verdict string `json:"verdict,omitempty"`
+	// Ending is merged or closed once the pull request is.
+	Ending    string    `json:"ending,omitempty"`
+	Digest    string    `json:"digest,omitempty"` // of the sealed provenance
+	Waits     string    `json:"waits,omitempty"`  // what for, in words
+	Watchdog  bool      `json:"watchdog,omitempty"`
+	Strangers int       `json:"strangers,omitempty"` // comments of people who may not prompt
+	Warnings  []string  `json:"warnings,omitempty"`
+	Since     time.Time `json:"since,omitzero"` // when the issue was begun
+	// Read is the newest change of the comments of each thread that was read.
+	Read    map[string]time.Time `json:"read,omitempty"`
+	Failure *Failure             `json:"failure,omitempty"` // of looking at the issue
+	Stuck   *Failure             `json:"stuck,omitempty"`   // of what is done for it
+}
+
+// A Failure is a call that failed in each of several tries.
+type Failure struct {
+	Error string    `json:"error"`
+	Since time.Time `json:"since"`
+	Tries int       `json:"tries"`
 }
 
 func (r Record) valid() error {
@@ -80,6 +121,23 @@ var migrations = []string{
 		last_checkin INTEGER NOT NULL, -- nanoseconds since 1970; 0: never
 		PRIMARY KEY (owner, repo, number)
 	) STRICT, WITHOUT ROWID`,
+	`ALTER TABLE issues ADD COLUMN life TEXT NOT NULL DEFAULT '{}'; -- an object of JSON
+	CREATE TABLE entries (
+		seq INTEGER PRIMARY KEY AUTOINCREMENT,
+		owner TEXT NOT NULL,
+		repo TEXT NOT NULL,
+		number INTEGER NOT NULL,
+		kind TEXT NOT NULL,
+		id TEXT NOT NULL,
+		value TEXT NOT NULL, -- JSON
+		UNIQUE (owner, repo, number, kind, id)
+	) STRICT;
+	CREATE TABLE notes (
+		kind TEXT NOT NULL,
+		id TEXT NOT NULL,
+		value TEXT NOT NULL, -- JSON
+		PRIMARY KEY (kind, id)
+	) STRICT, WITHOUT ROWID`,
 }
 
 // Open opens the table in the file at path, which it makes with its directories if it is
@@ -90,6 +148,24 @@ func Open(ctx context.Context, path string) (*Table, error) {
 		return nil, err
 	}
 	if err := migrate(ctx, db, migrations); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
+	}
+	return &Table{path, db}, nil
+}
+
+// OpenReadOnly opens the table at path for reading, beside the process that writes to it. The
+// error wraps [fs.ErrNotExist] if there is none. What writes fails.
+func OpenReadOnly(ctx context.Context, path string) (*Table, error) {
+	db, err := sqlite.OpenReadOnly(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	var version int
+	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
+	if err == nil && version != len(migrations) {
+		err = fmt.Errorf("its version is %d, and this program reads %d: start the carboy that uses it with this version first", version, len(migrations))
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
 	}
 	return &Table{path, db}, nil
@@ -118,8 +194,16 @@ func migrate(ctx context.Context, db *sql.DB, migrations []string) error {
 // Close closes the table.
 func (t *Table) Close() error { return t.db.Close() }
 
+// querier is a database or a transaction.
+type querier interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+}
+
 // Put stores a record, in the place of the one with the same key.
-func (t *Table) Put(ctx context.Context, r Record) error {
+func (t *Table) Put(ctx context.Context, r Record) error { return t.wrap(store(ctx, t.db, r)) }
+
+func store(ctx context.Context, q querier, r Record) error {
 	if err := r.valid(); err != nil {
 		return fmt.Errorf("%v: %w", r.Key, err)
 	}
@@ -127,50 +211,88 @@ func (t *Table) Put(ctx context.Context, r Record) error {
 	if err != nil {
 		return err
 	}
+	life, err := json.Marshal(r.Life)
+	if err != nil {
+		return err
+	}
 	var checkin int64
 	if !r.LastCheckin.IsZero() {
 		checkin = r.LastCheckin.UnixNano()
 	}
-	_, err = t.db.ExecContext(ctx, `INSERT OR REPLACE INTO issues (`+columns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.Owner, r.Repo, r.Number, r.Slug, r.Agent, string(bottles), r.Backend, r.GitUser, r.PullRequest, r.Status, checkin)
-	return t.wrap(err)
+	_, err = q.ExecContext(ctx, `INSERT OR REPLACE INTO issues (`+columns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.Owner, r.Repo, r.Number, r.Slug, r.Agent, string(bottles), r.Backend, r.GitUser, r.PullRequest, r.Status, checkin, string(life))
+	return err
 }
+
+// ErrMissing says that there is no record of an issue.
+var ErrMissing = errors.New("there is no record of this issue")
+
+// Update changes the record of an issue, whole or not at all: if change returns an error,
+// nothing changes. The error wraps [ErrMissing] if there is none.
+func (t *Table) Update(ctx context.Context, k Key, change func(*Record) error) error {
+	return t.wrap(sqlite.Update(ctx, t.db, func(tx *sql.Tx) error {
+		list, err := t.list(ctx, tx, ofKey, k.Owner, k.Repo, k.Number)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return fmt.Errorf("%v: %w", k, ErrMissing)
+		}
+		r := list[0]
+		if err := change(&r); err != nil {
+			return err
+		}
+		r.Key = k
+		return store(ctx, tx, r)
+	}))
+}
+
+const ofKey = "WHERE owner = ? AND repo = ? AND number = ?"
 
 // Get returns the record of an issue, and reports whether there is one.
 func (t *Table) Get(ctx context.Context, k Key) (Record, bool, error) {
-	list, err := t.list(ctx, "WHERE owner = ? AND repo = ? AND number = ?", k.Owner, k.Repo, k.Number)
+	list, err := t.list(ctx, t.db, ofKey, k.Owner, k.Repo, k.Number)
 	if err != nil || len(list) == 0 {
 		return Record{}, false, err
 	}
 	return list[0], true, nil
 }
 
-// Delete removes the record of an issue, if there is one.
+// Delete removes the record of an issue with its entries, if there is one.
 func (t *Table) Delete(ctx context.Context, k Key) error {
-	_, err := t.db.ExecContext(ctx, "DELETE FROM issues WHERE owner = ? AND repo = ? AND number = ?", k.Owner, k.Repo, k.Number)
-	return t.wrap(err)
+	return t.wrap(sqlite.Update(ctx, t.db, func(tx *sql.Tx) error {
+		for _, from := range []string{"issues", "entries"} {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM "+from+" "+ofKey, k.Owner, k.Repo, k.Number); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 // List returns all records by owner, repository and number.
-func (t *Table) List(ctx context.Context) ([]Record, error) { return t.list(ctx, "") }
+func (t *Table) List(ctx context.Context) ([]Record, error) { return t.list(ctx, t.db, "") }
 
-const columns = "owner, repo, number, slug, agent, bottles, backend, git_user, pull_request, status, last_checkin"
+const columns = "owner, repo, number, slug, agent, bottles, backend, git_user, pull_request, status, last_checkin, life"
 
-func (t *Table) list(ctx context.Context, where string, args ...any) (list []Record, err error) {
-	rows, err := t.db.QueryContext(ctx, "SELECT "+columns+" FROM issues "+where+" ORDER BY owner, repo, number", args...)
+func (t *Table) list(ctx context.Context, q querier, where string, args ...any) (list []Record, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT "+columns+" FROM issues "+where+" ORDER BY owner, repo, number", args...)
 	if err != nil {
 		return nil, t.wrap(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var r Record
-		var bottles string
+		var bottles, life string
 		var checkin int64
-		if err := rows.Scan(&r.Owner, &r.Repo, &r.Number, &r.Slug, &r.Agent, &bottles, &r.Backend, &r.GitUser, &r.PullRequest, &r.Status, &checkin); err != nil {
+		if err := rows.Scan(&r.Owner, &r.Repo, &r.Number, &r.Slug, &r.Agent, &bottles, &r.Backend, &r.GitUser, &r.PullRequest, &r.Status, &checkin, &life); err != nil {
 			return nil, t.wrap(err)
 		}
 		if err := json.Unmarshal([]byte(bottles), &r.Bottles); err != nil {
 			return nil, fmt.Errorf("%s: %v: bottles: %w", t.path, r.Key, err)
+		}
+		if err := json.Unmarshal([]byte(life), &r.Life); err != nil {
+			return nil, fmt.Errorf("%s: %v: life: %w", t.path, r.Key, err)
 		}
 		if checkin != 0 {
 			r.LastCheckin = time.Unix(0, checkin)
@@ -184,8 +306,8 @@ func (t *Table) list(ctx context.Context, where string, args ...any) (list []Rec
 }
 
 func (t *Table) wrap(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || strings.HasPrefix(err.Error(), t.path+": ") {
+		return err
 	}
 	return fmt.Errorf("%s: %w", t.path, err)
 }

@@ -54,6 +54,28 @@ func Open(ctx context.Context, path string) (*sql.DB, error) {
 	return db, nil
 }
 
+// OpenReadOnly opens the file at path for reading, beside those that write to it. The error
+// wraps [fs.ErrNotExist] if there is none.
+func OpenReadOnly(ctx context.Context, path string) (*sql.DB, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return nil, err
+	}
+	name := url.URL{Scheme: "file", Path: path, RawQuery: "mode=ro&_pragma=busy_timeout(10000)&_pragma=query_only(ON)"}
+	db, err := sql.Open("sqlite", name.String())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
+	}
+	return db, nil
+}
+
 // private makes the file if it is missing, and takes the rights of others off it. It
 // opens no file that exists: closing it would drop the locks that this process has on it.
 func private(path string) error {
