@@ -266,7 +266,7 @@ func (o *Orchestrator) beginTurn(ctx context.Context, rec issues.Record, turn in
 	}
 	p := promptOf{rec: rec, issue: issue}
 	if rec.PullRequest > 0 {
-		pull, err := f.Client.PullRequest(ctx, repoOf(k), int(rec.PullRequest))
+		pull, err := f.shipper().PullRequest(ctx, repoOf(k), int(rec.PullRequest))
 		if err != nil {
 			return step{}, err
 		}
@@ -473,11 +473,11 @@ func (o *Orchestrator) merge(ctx context.Context, rec issues.Record) (m Merge, e
 	if err := o.same(ctx, f, &rec); err != nil {
 		return m, err
 	}
-	pull, err := f.Client.PullRequest(ctx, repoOf(rec.Key), int(rec.PullRequest))
+	pull, err := f.shipper().PullRequest(ctx, repoOf(rec.Key), int(rec.PullRequest))
 	if err != nil {
 		return m, err
 	}
-	reviews, err := f.Client.Reviews(ctx, repoOf(rec.Key), int(rec.PullRequest))
+	reviews, err := f.shipper().Reviews(ctx, repoOf(rec.Key), int(rec.PullRequest))
 	if err != nil {
 		return m, err
 	}

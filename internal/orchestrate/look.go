@@ -215,11 +215,11 @@ func (o *Orchestrator) read(ctx context.Context, f *Forge, k issues.Key, r *issu
 		if err != nil {
 			return s, out, err
 		}
-		reviews, err := f.Client.Reviews(ctx, repo, pull.Number)
+		reviews, err := f.shipper().Reviews(ctx, repo, pull.Number)
 		if err != nil {
 			return s, out, err
 		}
-		if s.pull, err = f.Client.PullRequest(ctx, repo, pull.Number); err != nil {
+		if s.pull, err = f.shipper().PullRequest(ctx, repo, pull.Number); err != nil {
 			return s, out, err
 		}
 		posts = slices.Concat(posts, more, reviewed(reviews, pull))
@@ -324,7 +324,7 @@ func (o *Orchestrator) judge(ctx context.Context, f *Forge, repo string, assigne
 		}
 		may, known := asked[p.By]
 		if !known {
-			a, err := f.Client.Access(ctx, repo, p.By)
+			a, err := f.shipper().Access(ctx, repo, p.By)
 			var e *forge.Error
 			switch {
 			case errors.As(err, &e) && e.Code == 404: // the forge knows no such collaborator

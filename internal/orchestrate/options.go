@@ -1,6 +1,7 @@
 package orchestrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,8 +52,12 @@ type Options struct {
 
 // A Forge is an owner's repositories at one forge.
 type Forge struct {
-	// Client is the orchestrator's own. It is not closed.
-	Client   *forge.Client
+	// Client reads issues, comments and members. Clients are not closed.
+	Client *forge.Client
+	// Shipper reads and opens pull requests, sets statuses, and asks who may write. nil: Client.
+	Shipper *forge.Client
+	// Writer edits the descriptions of pull requests. nil: Client.
+	Writer   *forge.Client
 	Provider string // as [forge.Providers] names it
 	Owner    string // user, organisation or group, spelled as the forge spells it
 	// Secret signs webhooks. Empty: no webhook is accepted, and what changes is found by
@@ -160,6 +165,9 @@ func (f Forge) valid() error {
 	}
 	return nil
 }
+
+func (f *Forge) shipper() *forge.Client { return cmp.Or(f.Shipper, f.Client) }
+func (f *Forge) writer() *forge.Client  { return cmp.Or(f.Writer, f.Client) }
 
 // repo returns the settings of a repository, and reports whether it is one of ours.
 func (f *Forge) repo(name string) (Repo, bool) {

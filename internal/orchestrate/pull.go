@@ -41,7 +41,7 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 	}
 	rec.Life.Head = e.Result.Commit
 	if err := tell("set the commit's status", func(ctx context.Context) error {
-		return f.Client.SetStatus(ctx, repo, e.Result.Commit, statusOf(e.Result))
+		return f.shipper().SetStatus(ctx, repo, e.Result.Commit, statusOf(e.Result))
 	}); err != nil || e.Result.Outcome != "passed" {
 		return err
 	}
@@ -55,7 +55,7 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 	d := describer{forge: f, rec: rec, entry: e}
 	var pull *forge.PullRequest
 	if err := tell("open the pull request", func(ctx context.Context) (err error) {
-		pull, err = f.Client.OpenPullRequest(ctx, repo, forge.NewPullRequest{
+		pull, err = f.shipper().OpenPullRequest(ctx, repo, forge.NewPullRequest{
 			Base: rec.Life.Base, Head: rec.Life.Branch, Title: d.title(issue.Title), Body: forge.Described("", d.block()),
 		})
 		return err
@@ -74,7 +74,7 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 		if err != nil {
 			return err
 		}
-		return f.Client.UpdateDescription(ctx, repo, at, forge.Text(now.Body), d.block())
+		return f.writer().UpdateDescription(ctx, repo, at, forge.Text(now.Body), d.block())
 	})
 }
 
