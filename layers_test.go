@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"internal/run", "internal/agent", "internal/ship/operator"},
 	{"internal/bottles", "internal/gate/judge", "internal/tracing"},
 	{"internal/work"},
-	{"internal/doctor"},
+	{"internal/doctor", "internal/orchestrate/serve"},
 	{""},
 	{"internal/corpus"},
 	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate", "internal/ship/shiptest/server"},
@@ -58,7 +58,7 @@ var only = []struct {
 	{"github.com/dbos-inc", []string{"internal/engine"}, "another engine can take its place"},
 	{"modernc.org/sqlite", []string{"internal/sqlite"}, "a file of state is opened in one way"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
-	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge", "internal/orchestrate/config"}, "hosts and upstreams of git are reached in few places"},
+	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge"}, "hosts and upstreams of git are reached in few places"},
 }
 
 const module = "github.com/carboy/carboy"

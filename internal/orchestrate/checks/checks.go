@@ -60,9 +60,10 @@ type Options struct {
 	Config *config.Config
 	// Agents lists the agents that this user has.
 	Agents func() ([]string, error)
-	// Resolve returns what is wrong with the manifests of an agent and of the bottles in
-	// place of its own, if there are any.
-	Resolve func(agent string, bottles []string) error
+	// Repositories returns the addresses of the repositories that the bottle of an agent
+	// declares, or what is wrong with its manifests. bottles are in place of its own, if
+	// there are any.
+	Repositories func(agent string, bottles []string) ([]string, error)
 }
 
 // checker does the checks of one report.
@@ -351,14 +352,38 @@ func (k *checker) agents(o Options, repo config.Repository) {
 			return
 		}
 	}
-	bad := false
+	bad, fit := false, []string{}
+	add := func(agent, detail, advice string) {
+		bad = true
+		k.r.Add(check, Fail, "agent "+agent+" "+detail, advice)
+	}
 	for _, agent := range agents {
-		if err := o.Resolve(agent, repo.Bottles); err != nil {
-			bad = true
-			k.r.Add(check, Fail, fmt.Sprintf("agent %s: %v", agent, err), "carboy explain "+agent+" shows it")
+		urls, err := o.Repositories(agent, repo.Bottles)
+		switch n := count(urls, repo.Path()); {
+		case err != nil:
+			add(agent, "has no good manifests: "+err.Error(), "carboy explain "+agent+" shows them")
+		case n == 0 && len(repo.Agents) == 0: // of other repositories
+			continue
+		case n != 1:
+			add(agent, fmt.Sprintf("has a bottle that declares the repository %d times", n), "git-gate.repos of its bottle must have it once, with a key that may push")
+		}
+		fit = append(fit, agent)
+	}
+	switch {
+	case len(fit) == 0:
+		k.r.Add(check, Fail, "no agent's bottle declares the repository", "give a bottle git-gate.repos with it, and a key that may push")
+	case !bad:
+		k.r.Add(check, OK, "labels may name "+strings.Join(fit, ", "), "")
+	}
+}
+
+// count returns how many addresses are those of a repository's path.
+func count(urls []string, repo string) (n int) {
+	for _, u := range urls {
+		u = strings.TrimSuffix(strings.TrimRight(u, "/"), ".git")
+		if strings.HasSuffix(u, "/"+repo) || strings.HasSuffix(u, ":"+repo) {
+			n++
 		}
 	}
-	if !bad {
-		k.r.Add(check, OK, "labels may name "+strings.Join(agents, ", "), "")
-	}
+	return n
 }

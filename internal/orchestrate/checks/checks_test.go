@@ -116,9 +116,13 @@ func configured(t *testing.T, api string, tokens map[config.Role]string, more st
 	return c
 }
 
+func declares(string, []string) ([]string, error) {
+	return []string{"ssh://git@git.example.org/acme/web.git", "https://git.example.org/other/web"}, nil
+}
+
 func run(t *testing.T, c *config.Config) *Report {
 	t.Helper()
-	r := Run(t.Context(), Options{Config: c, Agents: func() ([]string, error) { return []string{"coder"}, nil }, Resolve: func(string, []string) error { return nil }})
+	r := Run(t.Context(), Options{Config: c, Agents: func() ([]string, error) { return []string{"coder"}, nil }, Repositories: declares})
 	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -239,18 +243,28 @@ func TestAgents(t *testing.T) {
 	s := httptest.NewServer(fake{access: "write", branch: goodBranch})
 	defer s.Close()
 	c := configured(t, s.URL+"/api/v1", scopes, "")
-	c.Repositories[0].Agents = nil
+	one := map[string][]string{"coder": {"git@git.example.org:acme/web.git"}, "tester": {"https://git.example.org/acme/web/"}, "writer": {"https://git.example.org/acme/book", "https://git.example.org/xacme/web"}, "twice": {"https://a/acme/web", "https://b/acme/web"}}
 	for _, x := range []struct {
-		agents       []string
-		err, resolve error
+		named, has   []string
+		err          error
 		result, says string
 	}{
-		{[]string{"coder", "tester"}, nil, nil, OK, "coder, tester"},
-		{nil, nil, nil, Fail, "no agent"},
-		{nil, errors.New("agents: broken"), nil, Fail, "broken"},
-		{[]string{"coder"}, nil, errors.New("a.md:3: unknown key"), Fail, "agent coder: a.md:3: unknown key"},
+		{nil, []string{"coder", "tester", "writer"}, nil, OK, "labels may name coder, tester"},
+		{nil, []string{"writer"}, nil, Fail, "no agent's bottle declares"},
+		{nil, nil, nil, Fail, "you have no agent"},
+		{nil, nil, errors.New("agents: broken"), Fail, "broken"},
+		{nil, []string{"coder", "broken"}, nil, Fail, "agent broken has no good manifests: a.md:3: unknown key"},
+		{nil, []string{"twice"}, nil, Fail, "declares the repository 2 times"},
+		{[]string{"writer"}, []string{"coder"}, nil, Fail, "agent writer has a bottle that declares the repository 0 times"},
+		{[]string{"coder"}, nil, nil, OK, "labels may name coder"},
 	} {
-		r := Run(t.Context(), Options{Config: c, Agents: func() ([]string, error) { return x.agents, x.err }, Resolve: func(string, []string) error { return x.resolve }})
+		c.Repositories[0].Agents = x.named
+		r := Run(t.Context(), Options{Config: c, Agents: func() ([]string, error) { return x.has, x.err }, Repositories: func(agent string, _ []string) ([]string, error) {
+			if agent == "broken" {
+				return nil, errors.New("a.md:3: unknown key")
+			}
+			return one[agent], nil
+		}})
 		want(t, r, "agents acme/web", x.result, x.says)
 	}
 }

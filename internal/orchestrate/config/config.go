@@ -1,7 +1,8 @@
 // Package config reads orchestrate.yaml, in which an operator names the forge, the
 // repositories and the credentials with which carboy orchestrate works on issues.
 //
-// The file names secrets, by a variable or a file, and holds none. Each error has the file,
+// How git reaches a repository, and its deploy keys, are not here: the agents' bottles declare
+// that. The file names secrets, by a variable or a file, and holds none. Each error has the file,
 // the line and the field. A key that the file leaves out grants nothing. Where the file is
 // silent, the variables FORGE_* of bot-bottle count; see [Parse].
 //
@@ -33,6 +34,7 @@ const (
 	DefaultBase         = "main"
 	DefaultPoll         = 2 * time.Minute
 	DefaultWatchdog     = 30 * time.Minute
+	DefaultSlots        = 2
 )
 
 // ErrNone means that there is no orchestrate.yaml.
@@ -60,7 +62,11 @@ type Config struct {
 	Webhooks *Webhooks // nil: the forge is only polled
 	Poll     time.Duration
 	Watchdog time.Duration
-	People   People
+	Slots    int // turns that are under way at a time
+	// BundleKey is a file with a private key that signs provenance a second time, in the
+	// format of Sigstore; empty: none.
+	BundleKey string
+	People    People
 
 	env func(string) string
 }

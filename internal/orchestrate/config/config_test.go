@@ -20,8 +20,6 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-const hostKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIrYSSNQFaA2Hwf1duRSxKtLYX5CB04fSeQ6tF1aY/PZ"
-
 // full has every key once.
 const full = `forge:
   provider: gitea
@@ -34,9 +32,7 @@ bots: ["ci-bot", "dependabot[bot]"]
 repositories:
   acme/web:
     base: trunk
-    gate: .carboy/gate.yaml
-    git: ssh://git@git.example.org/acme/web.git
-    host_key: ` + hostKey + `
+    gate: ~/gate.yaml
     agents: [coder]
     bottles: [node]
   acme/api: {}
@@ -51,6 +47,8 @@ webhooks:
   secret: {file: ~/secret}
 poll: 1m
 watchdog: 45m
+slots: 3
+bundle_key: /etc/carboy/key.pem
 people:
   wait: 30m
   policy: ~/answers.yaml
@@ -92,10 +90,10 @@ func TestParse(t *testing.T) {
 		t.Errorf("%+v", c.Tokens)
 	}
 	r, ok := c.Find("ACME/Web")
-	if !ok || r.Base != "trunk" || r.Gate != ".carboy/gate.yaml" || r.HostKey != hostKey || !slices.Equal(r.Agents, []string{"coder"}) || !slices.Equal(r.Bottles, []string{"node"}) {
+	if !ok || r.Base != "trunk" || r.Gate != "/home/ada/gate.yaml" || c.Slots != 3 || c.BundleKey != "/etc/carboy/key.pem" || !slices.Equal(r.Agents, []string{"coder"}) || !slices.Equal(r.Bottles, []string{"node"}) {
 		t.Errorf("%+v", r)
 	}
-	if r, ok := c.Find("acme/api"); !ok || r.Base != "main" || r.Git != "https://git.example.org/acme/api.git" || r.Agents != nil {
+	if r, ok := c.Find("acme/api"); !ok || r.Base != "main" || r.Agents != nil {
 		t.Errorf("what a repository leaves out: %+v", r)
 	}
 	if _, ok := c.Find("acme/other"); ok {
@@ -129,7 +127,7 @@ func TestVariablesOfBotBottle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Provider != "gitea" || c.API != "https://git.example.org/api/v1" || c.Organisation != "acme" || c.Watchdog != 40*time.Minute || len(c.Repositories) != 1 || c.Repositories[0].Path() != "acme/web" || c.Repositories[0].Git != "https://git.example.org/acme/web.git" {
+	if c.Provider != "gitea" || c.API != "https://git.example.org/api/v1" || c.Organisation != "acme" || c.Watchdog != 40*time.Minute || len(c.Repositories) != 1 || c.Repositories[0].Path() != "acme/web" {
 		t.Errorf("%+v", c)
 	}
 	for field, from := range map[string]string{"organisation": "FORGE_ORG", "forge.api": "FORGE_GITEA_API", "forge.provider": "FORGE_GITEA_API", "repositories": "FORGE_OWNER and FORGE_REPO", "watchdog": "FORGE_WATCHDOG_TIMEOUT"} {
@@ -188,12 +186,10 @@ func TestErrors(t *testing.T) {
 		{"  acme/api:", "  ACME/web:", "repositories.ACME/web", "there twice"},
 		{"base: trunk", "base: 'a..b'", "repositories.acme/web.base", "no name of a branch"},
 		{"base: trunk", "base: '-f'", "repositories.acme/web.base", "no name of a branch"},
-		{"gate: .carboy/gate.yaml", "gate: ../gate.yaml", "repositories.acme/web.gate", "not a path in the repository"},
-		{"gate: .carboy/gate.yaml", "gate: /gate.yaml", "repositories.acme/web.gate", "not a path in the repository"},
-		{"git: ssh://git@git.example.org/acme/web.git", "git: 'https://u:p@git.example.org/x'", "repositories.acme/web.git", "password"},
-		{"    host_key: " + hostKey + "\n", "", "repositories.acme/web.git", "host_key is missing"},
-		{"host_key: " + hostKey, "host_key: nonsense", "repositories.acme/web.host_key", "not a public key"},
-		{"git: ssh://git@git.example.org/acme/web.git", "git: https://git.example.org/acme/web.git", "repositories.acme/web.host_key", "of no use"},
+		{"gate: ~/gate.yaml", "gate: gate.yaml", "repositories.acme/web.gate", "not an absolute path"},
+		{"gate: ~/gate.yaml", "git: x", "repositories.acme/web.git", "unknown key"},
+		{"slots: 3", "slots: 0", "slots", ""},
+		{"bundle_key: /etc/carboy/key.pem", "bundle_key: key.pem", "bundle_key", "not an absolute path"},
 		{"agents: [coder]", "agents: ['../x']", "repositories.acme/web.agents", "not the name of an agent"},
 		{"bottles: [node]", "bottles: [a b]", "repositories.acme/web.bottles", "not the name of a bottle"},
 		{"acme/api: {}", "acme/api: {branch: x}", "repositories.acme/api.branch", "unknown key"},
@@ -251,7 +247,7 @@ func TestGitLabAndGitHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := c.Repositories[0]; r.Owner != "acme/team" || r.Name != "web" || r.Git != "https://gitlab.example.org/acme/team/web.git" {
+	if r := c.Repositories[0]; r.Owner != "acme/team" || r.Name != "web" {
 		t.Errorf("%+v", r)
 	}
 	key := filepath.Join(t.TempDir(), "app.pem")
@@ -266,9 +262,6 @@ func TestGitLabAndGitHub(t *testing.T) {
 	c, err = Parse("o", []byte("forge: {provider: github, api: 'https://api.github.com', login: 'carboy[bot]'}\nrepositories: {acme/web: {}}\napp: {id: Iv1.abc, installation: 7, key_file: "+key+"}\n"), env())
 	if err != nil {
 		t.Fatal(err)
-	}
-	if c.Repositories[0].Git != "https://github.com/acme/web.git" {
-		t.Errorf("%+v", c.Repositories[0])
 	}
 	for _, role := range Roles {
 		cl, err := c.Client(role, "acme/web")
@@ -427,7 +420,7 @@ func TestExampleComments(t *testing.T) {
 		bare := strings.TrimLeft(l, " ")
 		rest, ok := strings.CutPrefix(bare, "# ")
 		key, _, isKey := strings.Cut(rest, ":")
-		if !ok || !isKey || strings.ContainsAny(key, " .") || key == "people" || key == "host_key" || key == "git" || strings.HasPrefix(rest, " ") {
+		if !ok || !isKey || strings.ContainsAny(key, " .") || key == "people" || strings.HasPrefix(rest, " ") {
 			continue
 		}
 		tried++

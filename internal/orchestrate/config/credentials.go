@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -211,7 +210,7 @@ func (p *parser) source(v document.Value) Source {
 var ErrNoCredential = errors.New("has no credential")
 
 // Client returns a client of the forge with the credential of a role. Tokens of an App are
-// limited to the role's permissions, and to the repository if there is one. Close it.
+// limited to the role's permissions, and to the repository, or to all if repo is empty. Close it.
 func (c *Config) Client(role Role, repo string) (*forge.Client, error) {
 	roots, err := c.Roots()
 	if err != nil {
@@ -233,8 +232,10 @@ func (c *Config) Client(role Role, repo string) (*forge.Client, error) {
 			return nil, err
 		}
 		a := &forge.App{ID: c.App.ID, Installation: c.App.Installation, Key: key, Permissions: role.permissions()}
-		if repo != "" {
-			a.Repositories = []string{filepath.Base(repo)}
+		for _, r := range c.Repositories {
+			if repo == "" || r.Path() == repo {
+				a.Repositories = append(a.Repositories, r.Name)
+			}
 		}
 		o.App = a
 	default:
@@ -253,6 +254,23 @@ func (c *Config) SameSecret(a, b Role) bool {
 	v, err := x.Read(c.env)
 	w, werr := y.Read(c.env)
 	return err == nil && werr == nil && v.Equal(w)
+}
+
+// Secrets returns the credentials that can be read, by their places. What agents post is
+// searched for them.
+func (c *Config) Secrets() map[string]secret.Value {
+	out := map[string]secret.Value{}
+	for role, s := range c.Tokens {
+		if v, err := s.Read(c.env); err == nil {
+			out["tokens."+string(role)] = v
+		}
+	}
+	if c.Webhooks != nil {
+		if v, err := c.Webhooks.Secret.Read(c.env); err == nil {
+			out["webhooks.secret"] = v
+		}
+	}
+	return out
 }
 
 // Secret reads the secret with which webhooks are signed.

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,10 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/carboy/carboy/internal/document"
-	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/supervise"
 )
@@ -29,6 +25,7 @@ const (
 	maxPoll      = time.Hour
 	minWatchdog  = time.Minute
 	maxWatchdog  = 24 * time.Hour
+	maxSlots     = 64
 	maxAttempts  = 3 // as many as carboy work makes before a person decides
 	maxNamedPath = 4096
 )
@@ -59,7 +56,7 @@ func Parse(file string, data []byte, env func(string) string) (*Config, error) {
 		return nil, err
 	}
 	p := &parser{c: &Config{File: file, From: map[string]string{}, Tokens: map[Role]Source{}, env: env}, env: env, home: env("HOME")}
-	m := top.Mapping("forge", "organisation", "labels", "bots", "repositories", "tokens", "app", "webhooks", "poll", "watchdog", "people")
+	m := top.Mapping("forge", "organisation", "labels", "bots", "repositories", "tokens", "app", "webhooks", "poll", "watchdog", "slots", "bundle_key", "people")
 	p.forge(m)
 	p.organisation(m.Get("organisation"))
 	p.c.Labels = p.labels(m.Get("labels"))
@@ -69,6 +66,8 @@ func Parse(file string, data []byte, env func(string) string) (*Config, error) {
 	p.webhooks(m.Get("webhooks"))
 	p.c.Poll = p.between(m.Get("poll"), DefaultPoll, minPoll, maxPoll)
 	p.watchdog(m.Get("watchdog"))
+	p.c.Slots = int(m.Get("slots").Int(DefaultSlots, 1, maxSlots))
+	p.c.BundleKey = p.file(m.Get("bundle_key"))
 	p.people(m.Get("people"))
 	if err := doc.Err(); err != nil {
 		return nil, document.Error(append(slices.Clone(err.(document.Error)), p.bad...))
@@ -225,7 +224,7 @@ func (p *parser) repositories(top document.Mapping) {
 			p.badVariable("FORGE_OWNER and FORGE_REPO", "repositories", "are not both a name", "or write repositories into "+p.c.File)
 		default:
 			p.c.From["repositories"] = "FORGE_OWNER and FORGE_REPO"
-			p.c.Repositories = []Repository{{Owner: owner, Name: name, Base: DefaultBase, Git: p.https(owner + "/" + name)}}
+			p.c.Repositories = []Repository{{Owner: owner, Name: name, Base: DefaultBase}}
 		}
 		return
 	}
@@ -254,58 +253,14 @@ func (p *parser) repository(key string, v document.Value) {
 		v.Bad("is there twice, with letters of another case", "")
 	}
 	r := Repository{Owner: owner, Name: name}
-	m := v.Mapping("base", "gate", "git", "host_key", "agents", "bottles")
+	m := v.Mapping("base", "gate", "agents", "bottles")
 	if r.Base = text(m.Get("base"), DefaultBase); badBranch(r.Base) {
 		m.Get("base").Bad("is no name of a branch", "")
 	}
-	if r.Gate = m.Get("gate").Text(); r.Gate != "" && (path.IsAbs(r.Gate) || path.Clean(r.Gate) != r.Gate || strings.HasPrefix(r.Gate, "..") || len(r.Gate) > maxNamedPath) {
-		m.Get("gate").Bad("is not a path in the repository", "such as .carboy/gate.yaml")
-	}
-	p.git(&r, m)
+	r.Gate = p.file(m.Get("gate"))
 	r.Agents = p.names(m.Get("agents"), nameLike(), "the name of an agent")
 	r.Bottles = p.names(m.Get("bottles"), nameLike(), "the name of a bottle")
 	p.c.Repositories = append(p.c.Repositories, r)
-}
-
-// git reads where git finds a repository, and the key that its server must have.
-func (p *parser) git(r *Repository, m document.Mapping) {
-	v, key := m.Get("git"), m.Get("host_key")
-	if r.Git = v.Text(); !v.Present() {
-		r.Git = p.https(r.Path())
-	} else if err := gitgate.CheckURL(r.Git); err != nil {
-		v.Bad("is "+err.Error(), "such as ssh://git@HOST/"+r.Path()+".git or https://HOST/"+r.Path()+".git")
-		return
-	}
-	overSSH := v.Present() && !strings.HasPrefix(r.Git, "http://") && !strings.HasPrefix(r.Git, "https://") && !strings.HasPrefix(r.Git, "/") && !strings.HasPrefix(r.Git, "file:")
-	switch {
-	case overSSH && !key.Present():
-		v.Bad("is spoken to over SSH, and host_key is missing", "ssh-keyscan -t ed25519 HOST prints it after the name; compare it with the server's own")
-	case !overSSH && key.Present():
-		key.Bad("is of no use: git is not spoken over SSH", "leave it out, or write git: ssh://…")
-	case key.Present():
-		r.HostKey = strings.TrimSpace(key.Text())
-		if k, _, _, rest, err := ssh.ParseAuthorizedKey([]byte(r.HostKey)); err != nil || len(rest) > 0 || k == nil {
-			key.Bad("is not a public key", "write it as ssh-keyscan prints it, such as ssh-ed25519 AAAA…")
-		}
-	}
-}
-
-// https returns the usual address of a repository for git, from that of the API.
-func (p *parser) https(repo string) string {
-	u, err := url.Parse(p.c.API)
-	if err != nil || u.Host == "" {
-		return ""
-	}
-	host, base := u.Host, strings.TrimRight(u.Path, "/")
-	switch p.c.Provider {
-	case "github":
-		host, base = strings.TrimPrefix(host, "api."), strings.TrimSuffix(base, "/api/v3")
-	case "gitlab":
-		base = strings.TrimSuffix(base, "/api/v4")
-	default:
-		base = strings.TrimSuffix(base, "/api/v1")
-	}
-	return u.Scheme + "://" + host + base + "/" + repo + ".git"
 }
 
 func cutLast(s string) (before, after string, ok bool) {
