@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy/internal/orchestrate/config"
@@ -19,7 +21,7 @@ func (a *app) orchestrateCmd() *cobra.Command {
 	cmd := &cobra.Command{Use: "orchestrate", Short: "lead issues on a forge to pull requests", Long: orchestrateLong, GroupID: "ship", Args: a.unknownCommand,
 		Example: "  carboy orchestrate init --provider gitea --api https://git.example.org/api/v1 --repository acme/web\n  carboy orchestrate doctor\n  carboy orchestrate serve\n  carboy orchestrate status",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(a.orchestrateInitCmd(), a.orchestrateStartCmd(), a.orchestrateResumeCmd())
+	cmd.AddCommand(a.orchestrateInitCmd(), a.orchestrateDoctorCmd(), a.orchestrateStatusCmd(), a.orchestrateDescribeCmd(), a.orchestrateStartCmd(), a.orchestrateResumeCmd())
 	return cmd
 }
 
@@ -29,7 +31,11 @@ func (a *app) orchestrateConfig() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return config.Load(dir, a.env)
+	c, err := config.Load(dir, a.env)
+	if errors.Is(err, config.ErrNone) {
+		return nil, &advisedError{err, "carboy orchestrate init writes one"}
+	}
+	return c, err
 }
 
 const orchestrateStartLong = `Start an agent in a new bottle, as carboy start --headless does, and keep the bottle

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/forge"
+	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/orchestrate/config"
 	"github.com/carboy/carboy/internal/safetext"
 )
@@ -359,7 +360,13 @@ func (k *checker) agents(o Options, repo config.Repository) {
 	}
 	for _, agent := range agents {
 		urls, err := o.Repositories(agent, repo.Bottles)
+		var missing *manifest.MissingError
 		switch n := count(urls, repo.Path()); {
+		case errors.As(err, &missing) && len(repo.Agents) > 0:
+			bad = true
+			k.r.Add(check, Unsure, "agent "+agent+": "+err.Error(), "if it is the repository's own, .carboy/agents there must have it")
+			fit = append(fit, agent)
+			continue
 		case err != nil:
 			add(agent, "has no good manifests: "+err.Error(), "carboy explain "+agent+" shows them")
 		case n == 0 && len(repo.Agents) == 0: // of other repositories
