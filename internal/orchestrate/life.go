@@ -149,8 +149,8 @@ func (o *Orchestrator) try(ctx context.Context, k issues.Key, what string, late 
 				return nil
 			})
 			switch {
-			case uerr != nil && !errors.Is(uerr, issues.ErrMissing) && ctx.Err() == nil:
-				o.Log.Error("the table of issues can't be written", "error", uerr)
+			case uerr != nil && !errors.Is(uerr, issues.ErrMissing):
+				o.unwritten(uerr)
 			case ended && err != nil:
 				return fmt.Errorf("%w: %w", errPullEnded, err)
 			}
@@ -161,6 +161,13 @@ func (o *Orchestrator) try(ctx context.Context, k issues.Key, what string, late 
 		if perr := pause(ctx, backoff(o.pace.first, o.pace.most, n)); perr != nil {
 			return perr
 		}
+	}
+}
+
+// unwritten logs that something could not be kept. What it was is found again.
+func (o *Orchestrator) unwritten(err error) {
+	if !errors.Is(err, context.Canceled) {
+		o.Log.Error("the table of issues can't be used", "error", err)
 	}
 }
 
@@ -222,6 +229,7 @@ type turnEntry struct {
 	For      []string  `json:"for"` // what was written by whom, in words
 	Began    time.Time `json:"began"`
 	Watchdog bool      `json:"watchdog,omitempty"`
+	Silent   bool      `json:"silent,omitempty"` // that is why
 	// Status and Summary are the agent's last report.
 	Status  string      `json:"status,omitempty"`
 	Summary string      `json:"summary,omitempty"`
@@ -398,7 +406,7 @@ func waitsFor(r *issues.Record, e turnEntry) string {
 	switch {
 	case e.Broken != "":
 		return "a comment: carboy could not carry out the turn (" + e.Broken + ")"
-	case e.Watchdog:
+	case e.Silent:
 		return "a comment: the agent was silent for too long, and was stopped"
 	case res.Outcome == "":
 		return "a comment: the agent ended without a report"

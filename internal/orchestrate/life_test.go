@@ -176,7 +176,10 @@ func TestClosed(t *testing.T) {
 	w.repo.Comment(n, "bob", "Once more?")
 	w.repo.Comment(n, "eve", "Yes!")
 	w.hook("issue_comment", n, false)
-	w.waits(n, "a look", func(s IssueStatus) bool { _, err := w.o.heard(ctx, w.key(n)); return err == nil })
+	testPoll(t, "both are heard", func() bool { all, err := w.o.heard(ctx, w.key(n)); return err == nil && len(all) == 5 })
+	if s := w.status(n); s.State != "destroyed" || s.Pending != 0 {
+		t.Errorf("%+v", s)
+	}
 
 	w.repo.SetOpen(n, true)
 	w.repo.Comment(n, "bob", "Again, please.")

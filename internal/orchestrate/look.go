@@ -64,7 +64,7 @@ func (o *Orchestrator) keepFailure(ctx context.Context, k issues.Key, err error)
 		uerr = o.noteFailed(ctx, k.String(), err)
 	}
 	if uerr != nil && !errors.Is(uerr, errUnchanged) {
-		o.Log.Error("the table of issues can't be written", "error", uerr)
+		o.unwritten(uerr)
 	}
 }
 

@@ -44,7 +44,7 @@ func (o *Orchestrator) polls(ctx context.Context) {
 					o.Log.Warn("a repository can't be looked at; it is tried again", "repository", path, "error", err)
 				}
 				if nerr := o.noteFailed(ctx, path, err); nerr != nil {
-					o.Log.Error("the table of issues can't be written", "error", nerr)
+					o.unwritten(nerr)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -82,8 +82,8 @@ func (o *Orchestrator) repos(ctx context.Context) map[string]*Forge {
 		}
 	}
 	all, err := o.table.List(ctx)
-	if err != nil && ctx.Err() == nil {
-		o.Log.Error("the table of issues can't be read", "error", err)
+	if err != nil {
+		o.unwritten(err)
 	}
 	for _, r := range all {
 		if f := o.forgeOf(r.Key); f != nil {
@@ -167,7 +167,7 @@ func (o *Orchestrator) forget(ctx context.Context, path string, want func(issues
 func (o *Orchestrator) lookAtPulls(k issues.Key) {
 	all, err := o.table.List(o.closed)
 	if err != nil {
-		o.Log.Error("the table of issues can't be read", "error", err)
+		o.unwritten(err)
 	}
 	for _, r := range all {
 		if r.Owner == k.Owner && r.Repo == k.Repo && r.PullRequest > 0 && r.Status != issues.Destroyed {

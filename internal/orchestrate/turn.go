@@ -163,7 +163,7 @@ func (o *Orchestrator) once(ctx context.Context, rec issues.Record, e turnEntry,
 	t.OnBottle = func(slug string) {
 		o.checkin(ctx, k, now)
 		if err := o.table.Update(context.WithoutCancel(ctx), k, func(r *issues.Record) error { r.Slug = slug; return nil }); err != nil {
-			o.Log.Error("the table of issues can't be written", "error", err)
+			o.unwritten(err)
 		}
 	}
 	return o.Bottles.Turn(ctx, t)
@@ -176,7 +176,7 @@ func (o *Orchestrator) checkin(ctx context.Context, k issues.Key, t *running) {
 	}
 	err := o.table.Update(context.WithoutCancel(ctx), k, func(r *issues.Record) error { r.LastCheckin = t.sign(); return nil })
 	if err != nil {
-		o.Log.Error("the table of issues can't be written", "error", err)
+		o.unwritten(err)
 	}
 }
 
@@ -225,7 +225,8 @@ func (o *Orchestrator) keepResult(ctx context.Context, k issues.Key, number int,
 			}
 		}
 		// An agent that ends without a report is incomplete, as a silent one is.
-		e.Watchdog = errors.Is(why, errSilent) || !stopped && e.Broken == "" && e.Result.Outcome == ""
+		e.Silent = errors.Is(why, errSilent)
+		e.Watchdog = e.Silent || !stopped && e.Broken == "" && e.Result.Outcome == ""
 		if err := o.table.Set(ctx, k, kindTurn, strconv.Itoa(number), e); err != nil {
 			return err
 		}

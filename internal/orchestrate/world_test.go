@@ -124,8 +124,14 @@ func (b *bottles) Turn(ctx context.Context, t Turn) (*TurnResult, error) {
 
 // passes is the plan of an agent that does its work: it posts a comment, and the gate passes.
 func (b *bottles) passes(ctx context.Context, t Turn, res *TurnResult) error {
-	if _, err := t.Forge.PostComment(ctx, int(t.Issue.Number), "", "I work on "+t.ID); err != nil {
-		return err
+	for try := 1; ; try++ { // an agent is told to try again
+		_, err := t.Forge.PostComment(ctx, int(t.Issue.Number), "", "I work on "+t.ID)
+		if err == nil {
+			break
+		}
+		if try == 10 {
+			return err
+		}
 	}
 	if _, err := t.Forge.SignalDone(ctx, "success", "It is done, and closes #99 too.\n\nReally."); err != nil {
 		return err
