@@ -715,8 +715,8 @@ func (w *Work) run(ctx context.Context, a Attempt) error {
 	}
 	code := s.Receipt.Exit.Code
 	if s.Frozen {
-		// Whoever resumes the work has the next attempt go on in it.
-		frozen := Attempt{Number: a.Number, State: AttemptRecorded, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt), Outcome: gate.Unavailable, Failing: FailingLost, Feedback: w.feedback()}
+		// The attempt is still to be made, in this bottle, by whoever resumes the work.
+		frozen := Attempt{Number: a.Number, State: AttemptPending, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt)}
 		return errors.Join(fmt.Errorf("work %s, attempt %d: bottle %s: %w", w.Id, a.Number, s.Slug, ErrFrozen), w.Step(ctx, frozen))
 	}
 	return w.Step(ctx, Attempt{Number: a.Number, State: AttemptJudging, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt)})
