@@ -19,6 +19,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/carboy/carboy/internal/ask"
+	"github.com/carboy/carboy/internal/attest"
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
@@ -735,7 +736,7 @@ func TestGateRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := gate.VerifyAttestation(ctx, &e, key)
-	if err != nil || st.PredicateType != gate.ProvenanceV1 || !bytes.Contains(st.Predicate, []byte("fixture")) || st.Subject[0].Digest["sha256"] != j.Change.Digest {
+	if err != nil || st.PredicateType != attest.ProvenanceV1 || !bytes.Contains(st.Predicate, []byte("fixture")) || st.Subject[0].Digest["sha256"] != j.Change.Digest {
 		t.Errorf("%+v %v", st, err)
 	}
 	e.Payload = strings.Replace(e.Payload, "A", "B", 1)

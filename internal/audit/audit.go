@@ -91,6 +91,8 @@ const (
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"
 
+	Sealed Kind = "provenance.sealed" // the record of a merged change was signed; the digest is its file's
+
 	Signal      Kind = "agent.signal" // an agent reported its progress
 	ShipPlan    Kind = "ship.plan"    // a plan was made for a host
 	ShipImport  Kind = "ship.import"  // a host runs the commit that an earlier tool applied
@@ -106,7 +108,7 @@ const (
 var durable = map[Kind]bool{
 	logCreated: true, logRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
 	Land: true, Undo: true, Discard: true, Approval: true,
-	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true, GateRemoved: true,
+	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true, GateRemoved: true, Sealed: true,
 }
 
 // Decision is the decision that a record reports. The zero value is Refused.

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
@@ -14,6 +15,8 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/attest"
 )
 
 const (
@@ -75,6 +78,47 @@ func parsePublic(vkey string) (note.Verifier, error) {
 	}
 	return v, nil
 }
+
+// PublicKey returns the Ed25519 key in a verification key, as key.pub has it.
+func PublicKey(vkey string) (ed25519.PublicKey, error) {
+	v, err := parsePublic(vkey)
+	if err != nil {
+		return nil, err
+	}
+	_, text, _ := strings.Cut(strings.TrimPrefix(vkey, v.Name()+"+"), "+")
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(b) != 1+ed25519.PublicKeySize {
+		return nil, errors.New("public key: not of Ed25519")
+	}
+	return b[1:], nil
+}
+
+// Attester signs attestations with a log's key. It implements dsse.Signer.
+type Attester struct {
+	signer note.Signer
+	id     string
+}
+
+// Attester returns a signer of attestations.
+func (l *Log) Attester() (*Attester, error) {
+	pub, err := PublicKey(l.key)
+	if err != nil {
+		return nil, err
+	}
+	return &Attester{l.signer, attest.KeyID(pub)}, nil
+}
+
+// Sign implements dsse.Signer. It signs DSSE's encoding of an attestation and nothing else: a checkpoint begins otherwise,
+// so that none can be had from here.
+func (a *Attester) Sign(_ context.Context, data []byte) ([]byte, error) {
+	if !bytes.HasPrefix(data, []byte("DSSEv1 ")) {
+		return nil, errors.New("sign with the key of the audit log: not an attestation")
+	}
+	return a.signer.Sign(data)
+}
+
+// KeyID implements dsse.Signer.
+func (a *Attester) KeyID() (string, error) { return a.id, nil }
 
 // readSmall reads a file of one line. If private is set, it fails if the file is not the user's or others can read it.
 func readSmall(name string, private bool) (string, error) {

@@ -157,6 +157,9 @@ func (l *Log) closeFiles() error {
 	return errors.Join(errs...)
 }
 
+// Dir returns the directory of the log.
+func (l *Log) Dir() string { return l.dir }
+
 // PublicKey returns the key that verifies this log's checkpoints.
 func (l *Log) PublicKey() string { return l.key }
 

@@ -2,11 +2,8 @@ package gate
 
 import (
 	"context"
-	"crypto"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,36 +11,17 @@ import (
 	"path/filepath"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
+	"github.com/carboy/carboy/internal/attest"
 )
 
-// The types of statements and of their envelope.
-const (
-	statementType = "https://in-toto.io/Statement/v1"
-	VerdictType   = "https://carboy.dev/verdict/v1"
-	ProvenanceV1  = "https://slsa.dev/provenance/v1"
-	payloadType   = "application/vnd.in-toto+json"
-)
-
-// Statement is an in-toto statement: a predicate about subjects, which are named by
-// digest.
-type Statement struct {
-	Type          string          `json:"_type"`
-	Subject       []Descriptor    `json:"subject"`
-	PredicateType string          `json:"predicateType"`
-	Predicate     json.RawMessage `json:"predicate"`
-}
-
-// Descriptor is an in-toto resource descriptor.
-type Descriptor struct {
-	Name   string            `json:"name,omitempty"`
-	URI    string            `json:"uri,omitempty"`
-	Digest map[string]string `json:"digest"`
-}
+// VerdictType is the type of the predicate that holds a verdict.
+const VerdictType = "https://carboy.dev/verdict/v1"
 
 // statements returns the verdict, and how its phases ran (SLSA provenance), as statements
 // about the change.
-func (v *Verdict) statements() ([]Statement, error) {
-	subject := []Descriptor{{Name: "tree", Digest: map[string]string{"sha256": v.Change.Digest}}}
+func (v *Verdict) statements() ([]attest.Statement, error) {
+	subject := []attest.Descriptor{{Name: "tree", Digest: map[string]string{"sha256": v.Change.Digest}}}
 	if v.Change.Commit != "" {
 		subject[0].Digest["gitCommit"] = v.Change.Commit
 	}
@@ -56,19 +34,19 @@ func (v *Verdict) statements() ([]Statement, error) {
 		Command    []string
 	}
 	var phases []phase
-	var made []Descriptor
+	var made []attest.Descriptor
 	for _, p := range v.Phases {
 		phases = append(phases, phase{p.Signal, p.On, p.Command})
 		if p.Trace != "" {
-			made = append(made, Descriptor{Name: "trace of " + p.Signal + " on the " + p.On, Digest: map[string]string{"sha256": p.Trace}})
+			made = append(made, attest.Descriptor{Name: "trace of " + p.Signal + " on the " + p.On, Digest: map[string]string{"sha256": p.Trace}})
 		}
 	}
-	deps := []Descriptor{
+	deps := []attest.Descriptor{
 		{Name: "base", Digest: map[string]string{"sha256": v.Base.Digest}},
 		{Name: "catalog", Digest: map[string]string{"sha256": v.CatalogDigest}},
 	}
 	if v.Baseline != "" {
-		deps = append(deps, Descriptor{Name: "baseline", Digest: map[string]string{"sha256": v.Baseline}})
+		deps = append(deps, attest.Descriptor{Name: "baseline", Digest: map[string]string{"sha256": v.Baseline}})
 	}
 	slsa, err := json.Marshal(map[string]any{
 		"buildDefinition": map[string]any{
@@ -86,7 +64,10 @@ func (v *Verdict) statements() ([]Statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Statement{{statementType, subject, VerdictType, verdict}, {statementType, subject, ProvenanceV1, slsa}}, nil
+	return []attest.Statement{
+		{Type: attest.StatementType, Subject: subject, PredicateType: VerdictType, Predicate: verdict},
+		{Type: attest.StatementType, Subject: subject, PredicateType: attest.ProvenanceV1, Predicate: slsa},
+	}, nil
 }
 
 // Signer signs attestations with an Ed25519 key of this user.
@@ -161,25 +142,16 @@ func (s *Signer) Sign(_ context.Context, data []byte) ([]byte, error) {
 }
 
 // KeyID implements dsse.Signer: it returns the SHA-256 of the public key.
-func (s *Signer) KeyID() (string, error) { return keyID(s.public()), nil }
+func (s *Signer) KeyID() (string, error) { return attest.KeyID(s.public()), nil }
 
 func (s *Signer) public() ed25519.PublicKey { return s.key.Public().(ed25519.PublicKey) }
 
 // PublicKey returns the public key in base64.
 func (s *Signer) PublicKey() string { return base64.StdEncoding.EncodeToString(s.public()) }
 
-func keyID(k ed25519.PublicKey) string {
-	sum := sha256.Sum256(k)
-	return hex.EncodeToString(sum[:])
-}
-
 // Attest signs the verdict's statements, each in a DSSE envelope of its own.
 func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, error) {
 	list, err := v.statements()
-	if err != nil {
-		return nil, err
-	}
-	es, err := dsse.NewEnvelopeSigner(s)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +161,7 @@ func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, erro
 		if err != nil {
 			return nil, err
 		}
-		e, err := es.SignPayload(ctx, payloadType, b)
+		e, err := attest.Sign(ctx, s, b)
 		if err != nil {
 			return nil, err
 		}
@@ -198,41 +170,23 @@ func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, erro
 	return out, nil
 }
 
-// verifier implements dsse.Verifier with a trusted public key.
-type verifier struct{ key ed25519.PublicKey }
-
-func (k verifier) Verify(_ context.Context, data, sig []byte) error {
-	if !ed25519.Verify(k.key, data, sig) {
-		return errors.New("the signature does not fit")
-	}
-	return nil
-}
-func (k verifier) KeyID() (string, error)   { return keyID(k.key), nil }
-func (k verifier) Public() crypto.PublicKey { return k.key }
-
 // VerifyAttestation checks an envelope against key, an Ed25519 public key in base64 that
 // the caller trusts, and returns the statement.
-func VerifyAttestation(ctx context.Context, e *dsse.Envelope, key string) (*Statement, error) {
+func VerifyAttestation(ctx context.Context, e *dsse.Envelope, key string) (*attest.Statement, error) {
 	pub, err := base64.StdEncoding.DecodeString(key)
 	if err != nil || len(pub) != ed25519.PublicKeySize {
 		return nil, errors.New("verify attestation: the key is not an Ed25519 public key in base64")
 	}
-	ev, err := dsse.NewEnvelopeVerifier(verifier{pub})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := ev.Verify(ctx, e); err != nil {
-		return nil, fmt.Errorf("verify attestation: %w", err)
-	}
-	if e.PayloadType != payloadType {
-		return nil, fmt.Errorf("verify attestation: it is of type %q", truncate(e.PayloadType, 100))
-	}
-	b, err := e.DecodeB64Payload()
+	k, err := attest.NewKey(ed25519.PublicKey(pub))
 	if err != nil {
 		return nil, fmt.Errorf("verify attestation: %w", err)
 	}
-	var st Statement
-	if err := json.Unmarshal(b, &st); err != nil || st.Type != statementType {
+	b, err := attest.Verify(ctx, e, k)
+	if err != nil {
+		return nil, fmt.Errorf("verify attestation: %w", err)
+	}
+	var st attest.Statement
+	if err := json.Unmarshal(b, &st); err != nil || st.Type != attest.StatementType {
 		return nil, errors.New("verify attestation: it is not an in-toto statement")
 	}
 	return &st, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
+	"github.com/carboy/carboy/internal/attest"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/safetext"
@@ -218,7 +219,7 @@ func VerifyBundle(ctx context.Context, dir string, o BundleOptions) (*BundleRepo
 			trees = append(trees, s.Digest["sha256"])
 		}
 	}
-	if !slices.Equal(types, []string{gate.VerdictType, gate.ProvenanceV1}) {
+	if !slices.Equal(types, []string{gate.VerdictType, attest.ProvenanceV1}) {
 		r.Verdict = nil
 		return say("%s has not one verdict and one provenance", AttestationFile)
 	}
