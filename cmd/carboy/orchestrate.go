@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy/internal/orchestrate/config"
+	"github.com/carboy/carboy/internal/orchestrate/serve"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -21,7 +22,9 @@ func (a *app) orchestrateCmd() *cobra.Command {
 	cmd := &cobra.Command{Use: "orchestrate", Short: "lead issues on a forge to pull requests", Long: orchestrateLong, GroupID: "ship", Args: a.unknownCommand,
 		Example: "  carboy orchestrate init --provider gitea --api https://git.example.org/api/v1 --repository acme/web\n  carboy orchestrate doctor\n  carboy orchestrate serve\n  carboy orchestrate status",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(a.orchestrateInitCmd(), a.orchestrateDoctorCmd(), a.orchestrateStatusCmd(), a.orchestrateDescribeCmd(), a.orchestrateStartCmd(), a.orchestrateResumeCmd())
+	cmd.AddCommand(a.orchestrateInitCmd(), a.orchestrateDoctorCmd(), a.orchestrateServeCmd(), a.orchestrateStatusCmd(), a.orchestrateDescribeCmd(),
+		a.orchestrateOrderCmd(serve.Cancel, "end the work on an issue", cancelLong), a.orchestrateOrderCmd(serve.Retry, "give an issue's agent another turn", retryLong),
+		a.orchestrateStartCmd(), a.orchestrateResumeCmd())
 	return cmd
 }
 

@@ -35,7 +35,7 @@ import (
 	"github.com/carboy/carboy/internal/work"
 )
 
-// Options configure Bottles. Output and OnEvent may be nil, and Catalog and BundleKey empty.
+// Options configure Bottles. Output and OnEvent may be nil, and Catalog, Attempts and BundleKey empty.
 type Options struct {
 	Host   *host.Host
 	Keeper *bottles.Keeper
@@ -43,8 +43,9 @@ type Options struct {
 	Worker *work.Worker
 	// Dir holds the issues' directories. It is made with mode 0700 if it does not exist.
 	Dir string
-	// Catalog is as in work.WorkOptions.
-	Catalog string
+	// Catalog and Attempts are as in work.WorkOptions.
+	Catalog  string
+	Attempts int
 	// BundleKey is as in provenance.SealOptions.
 	BundleKey string
 	// Output gets what agents print, and OnEvent what happens in their bottles. Both are

@@ -166,7 +166,7 @@ func (b *Bottles) work(ctx context.Context, t *orchestrate.Turn, dir string, rec
 	defer s.end()
 	out := &speaking{b.o.Output, s}
 	o := work.WorkOptions{
-		ID: rec.Work, Agent: t.Agent, Bottles: t.Bottles, Dir: filepath.Join(dir, repoDir), Prompt: t.Prompt, Catalog: b.o.Catalog,
+		ID: rec.Work, Agent: t.Agent, Bottles: t.Bottles, Dir: filepath.Join(dir, repoDir), Prompt: t.Prompt, Catalog: b.o.Catalog, Attempts: b.o.Attempts,
 		Base: rec.Base, Tip: rec.Tip, Last: rec.Last, Bottle: rec.Bottle, Push: rec.Repo, Branch: t.Branch,
 		OnBottle: func(slug string) {
 			s.in(slug)

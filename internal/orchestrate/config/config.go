@@ -66,7 +66,7 @@ type Config struct {
 	// BundleKey is a file with a private key that signs provenance a second time, in the
 	// format of Sigstore; empty: none.
 	BundleKey string
-	People    People
+	Attempts  int // at the gate, in one turn; 0: as the catalog says
 
 	env func(string) string
 }
@@ -90,16 +90,6 @@ type Webhooks struct {
 	Listen string // host:port, of this machine or a private network
 	URL    string // where the forge sends them; empty: not said
 	Secret Source
-}
-
-// People says how people are asked while an agent works.
-type People struct {
-	// Wait bounds the wait for an answer; 0: five minutes.
-	Wait time.Duration
-	// Policy is a file with rules that answer some questions; empty: none.
-	Policy string
-	// Attempts bounds the attempts at the gate in one turn; 0: the catalog's number.
-	Attempts int
 }
 
 // Load reads orchestrate.yaml in dir. The error matches [ErrNone] if there is none, and is

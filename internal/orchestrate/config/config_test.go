@@ -49,10 +49,7 @@ poll: 1m
 watchdog: 45m
 slots: 3
 bundle_key: /etc/carboy/key.pem
-people:
-  wait: 30m
-  policy: ~/answers.yaml
-  attempts: 2
+attempts: 2
 `
 
 // little has what every file needs.
@@ -80,8 +77,8 @@ func TestParse(t *testing.T) {
 	if c.Provider != "gitea" || c.API != "https://git.example.org/api/v1" || c.Login != "carboy-bot" || c.CAFile != "/home/ada/ca.pem" || c.Organisation != "acme" || len(c.From) != 0 {
 		t.Errorf("%+v", c)
 	}
-	if c.Poll != time.Minute || c.Watchdog != 45*time.Minute || c.People != (People{30 * time.Minute, "/home/ada/answers.yaml", 2}) {
-		t.Errorf("%v %v %+v", c.Poll, c.Watchdog, c.People)
+	if c.Poll != time.Minute || c.Watchdog != 45*time.Minute || c.Attempts != 2 {
+		t.Errorf("%v %v %d", c.Poll, c.Watchdog, c.Attempts)
 	}
 	if w := c.Webhooks; w == nil || w.Listen != "127.0.0.1:8480" || w.URL != "https://carboy.example.org/hook" || w.Secret.File != "/home/ada/secret" {
 		t.Errorf("%+v", w)
@@ -108,7 +105,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Organisation != "bot-bottle" || !slices.Equal(c.Labels, []string{"carboy:", "bot-bottle:"}) || c.Bots != nil || c.Webhooks != nil || c.App != nil ||
-		c.Poll != DefaultPoll || c.Watchdog != 30*time.Minute || c.People != (People{}) {
+		c.Poll != DefaultPoll || c.Watchdog != 30*time.Minute || c.Attempts != 0 || c.Slots != 2 {
 		t.Errorf("%+v", c)
 	}
 	if _, ok := c.Tokens[Keys]; ok {
@@ -219,9 +216,7 @@ func TestErrors(t *testing.T) {
 		{"poll: 1m", "poll: 1s", "poll", "not between"},
 		{"poll: 1m", "poll: 60", "poll", "text"},
 		{"watchdog: 45m", "watchdog: 30h", "watchdog", "not between"},
-		{"wait: 30m", "wait: 48h", "people.wait", "not between"},
-		{"policy: ~/answers.yaml", "policy: answers.yaml", "people.policy", "not an absolute path"},
-		{"attempts: 2", "attempts: 4", "people.attempts", ""},
+		{"attempts: 2", "attempts: 4", "attempts", ""},
 		{"poll: 1m", "poll: 1m\npoll: 2m", "poll", "given twice"},
 	} {
 		if !strings.Contains(full, x.old) {
@@ -420,7 +415,7 @@ func TestExampleComments(t *testing.T) {
 		bare := strings.TrimLeft(l, " ")
 		rest, ok := strings.CutPrefix(bare, "# ")
 		key, _, isKey := strings.Cut(rest, ":")
-		if !ok || !isKey || strings.ContainsAny(key, " .") || key == "people" || strings.HasPrefix(rest, " ") {
+		if !ok || !isKey || strings.ContainsAny(key, " .") || strings.HasPrefix(rest, " ") {
 			continue
 		}
 		tried++
@@ -430,7 +425,7 @@ func TestExampleComments(t *testing.T) {
 			t.Errorf("%s: %v", l, err)
 		}
 	}
-	if tried < 9 {
+	if tried < 8 {
 		t.Errorf("tried %d lines", tried)
 	}
 }
@@ -521,7 +516,6 @@ func TestSchema(t *testing.T) {
 		{"  login: carboy-bot", "  login: carboy-bot\n  xxxx: 1", at("properties", "forge", "properties")},
 		{"    base: trunk", "    xxxx: trunk", at("properties", "repositories", "additionalProperties", "properties")},
 		{"service: {env: T_SERVICE}", "xxxx: {env: T_SERVICE}", at("properties", "tokens", "properties")},
-		{"  attempts: 2", "  xxxx: 2", at("properties", "people", "properties")},
 		{"  listen:", "  xxxx:", at("properties", "webhooks", "properties")},
 		{"service: {env: T_SERVICE}", "service: {xxxx: T_SERVICE}", at("$defs", "secret", "properties")},
 		{"poll: 1m", "app: {xxxx: 1}", at("properties", "app", "properties")},

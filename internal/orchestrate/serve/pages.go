@@ -18,7 +18,9 @@ import (
 type pages struct {
 	dir   string
 	hooks http.Handler
-	ready atomic.Bool
+	// repeated counts deliveries that were taken and had come before.
+	repeated func() int64
+	ready    atomic.Bool
 
 	mu    sync.Mutex
 	codes map[int]int // answers to deliveries, by code
@@ -74,11 +76,47 @@ func (p *pages) metrics(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the state can't be read", http.StatusInternalServerError)
 		return
 	}
-	var b strings.Builder
-	family := func(name, kind, help string) { fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
+	m := &families{}
+	ofIssues(m, s)
+	m.family("carboy_hooks_total", "counter", "Deliveries of the forge by result. Repeated ones are taken, too.")
+	p.mu.Lock()
+	counts := map[string]int64{"taken": 0, "unsigned": 0, "too many": 0, "refused": 0, "repeated": p.repeated()}
+	for code, n := range p.codes {
+		name, ok := hookResults[code]
+		if !ok {
+			name = "refused"
+		}
+		counts[name] += int64(n)
+	}
+	p.mu.Unlock()
+	m.labelled("carboy_hooks_total", "result", counts)
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	fmt.Fprint(w, m.String())
+}
 
-	states := map[string]int{"waiting": 0, "running": 0, "frozen": 0, "destroyed": 0}
-	failing, tokens := len(s.Errors), int64(0)
+// families writes metrics.
+type families struct{ strings.Builder }
+
+func (f *families) family(name, kind, help string) {
+	fmt.Fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+}
+
+func (f *families) gauge(name, help string, value int64) {
+	f.family(name, "gauge", help)
+	fmt.Fprintf(f, "%s %d\n", name, value)
+}
+
+// labelled writes the values of a metric by the value of a label, sorted.
+func (f *families) labelled(name, label string, values map[string]int64) {
+	for _, v := range slices.Sorted(maps.Keys(values)) {
+		fmt.Fprintf(f, "%s{%s=%q} %d\n", name, label, v, values[v])
+	}
+}
+
+// ofIssues writes the metrics that the state tells.
+func ofIssues(m *families, s *orchestrate.StatusReport) {
+	states := map[string]int64{"waiting": 0, "running": 0, "frozen": 0, "destroyed": 0}
+	failing, tokens := int64(len(s.Errors)), int64(0)
 	for _, i := range s.Issues {
 		states[i.State]++
 		tokens += i.Tokens
@@ -86,34 +124,15 @@ func (p *pages) metrics(w http.ResponseWriter, r *http.Request) {
 			failing++
 		}
 	}
-	family("carboy_issues", "gauge", "Issues by state.")
-	for _, state := range slices.Sorted(maps.Keys(states)) {
-		fmt.Fprintf(&b, "carboy_issues{state=%q} %d\n", state, states[state])
+	m.family("carboy_issues", "gauge", "Issues by state.")
+	m.labelled("carboy_issues", "state", states)
+	m.gauge("carboy_bottles_running", "Bottles in which an agent works.", states["running"])
+	m.gauge("carboy_failing", "Issues and repositories of which a call fails again and again.", failing)
+	m.gauge("carboy_tokens", "Tokens of models that the issues on record used.", tokens)
+	ages := map[string]int64{}
+	for repo, at := range s.Polled {
+		ages[repo] = int64(time.Since(at).Seconds())
 	}
-	family("carboy_bottles_running", "gauge", "Bottles in which an agent works.")
-	fmt.Fprintf(&b, "carboy_bottles_running %d\n", states["running"])
-	family("carboy_failing", "gauge", "Issues and repositories of which a call fails again and again.")
-	fmt.Fprintf(&b, "carboy_failing %d\n", failing)
-	family("carboy_tokens", "gauge", "Tokens of models used for the issues on record.")
-	fmt.Fprintf(&b, "carboy_tokens %d\n", tokens)
-	family("carboy_polled_age_seconds", "gauge", "Time since a repository was looked at as a whole.")
-	for _, repo := range slices.Sorted(maps.Keys(s.Polled)) {
-		fmt.Fprintf(&b, "carboy_polled_age_seconds{repository=%q} %.0f\n", repo, time.Since(s.Polled[repo]).Seconds())
-	}
-	family("carboy_hooks_total", "counter", "Deliveries by result.")
-	p.mu.Lock()
-	counts := map[string]int{"taken": 0, "unsigned": 0, "too many": 0, "refused": 0}
-	for code, n := range p.codes {
-		name, ok := hookResults[code]
-		if !ok {
-			name = "refused"
-		}
-		counts[name] += n
-	}
-	p.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		fmt.Fprintf(&b, "carboy_hooks_total{result=%q} %d\n", name, counts[name])
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	fmt.Fprint(w, b.String())
+	m.family("carboy_polled_age_seconds", "gauge", "Time since a repository was looked at as a whole.")
+	m.labelled("carboy_polled_age_seconds", "repository", ages)
 }

@@ -37,11 +37,16 @@ const (
 // StateDir returns the directory of the orchestrator's state in that of the user.
 func StateDir(state string) string { return filepath.Join(state, "orchestrate") }
 
+// WorkDir returns the directory of the issues' workspaces.
+func WorkDir(state string) string { return filepath.Join(StateDir(state), "work") }
+
 // Options say what is served.
 type Options struct {
 	Config  *config.Config
 	State   string // of the user
-	Bottles orchestrate.Bottles
+	Runtime string // the user's private directory for sockets
+	// Bottles returns what works on the issues of a repository.
+	Bottles func(config.Repository) (orchestrate.Bottles, error)
 	Log     *slog.Logger
 	// Ready is told when issues are worked on, with the address of the listener; "": there
 	// is none.
@@ -62,6 +67,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	b := &bottles{conf: o.Config, of: map[string]orchestrate.Bottles{}}
+	for _, r := range o.Config.Repositories {
+		if b.of[r.Path()], err = o.Bottles(r); err != nil {
+			return err
+		}
+	}
 	// The listener comes first: an address that is taken stops nothing that was begun.
 	var l net.Listener
 	if w := o.Config.Webhooks; w != nil {
@@ -72,12 +83,17 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	orc, err := orchestrate.Open(ctx, orchestrate.Options{
 		State: StateDir(o.State), Forges: forges, Org: o.Config.Organisation, Labels: o.Config.Labels, Watchdog: o.Config.Watchdog, Poll: o.Config.Poll,
-		Bottles: &limited{o.Bottles, o.Config}, Log: o.Log,
+		Slots: o.Config.Slots, Bottles: b, Log: o.Log,
 	})
 	if err != nil {
 		return err
 	}
-	p := &pages{dir: StateDir(o.State), hooks: orc.Handler()}
+	endOrders, err := control(o.Runtime, o.State, orc)
+	if err != nil {
+		return errors.Join(err, orc.Close(o.Grace))
+	}
+	defer endOrders()
+	p := &pages{dir: StateDir(o.State), hooks: orc.Handler(), repeated: orc.Repeated}
 	if l != nil {
 		defer p.serve(l, o.Log)()
 	}
@@ -169,26 +185,7 @@ func (c *connections) service(scan func(context.Context, string) error) func(orc
 	}
 }
 
-// limited keeps to what the configuration says of a repository's agents and bottles.
-type limited struct {
-	orchestrate.Bottles
-	conf *config.Config
-}
-
-// Turn refuses an agent that labels may not name in this repository.
-func (l *limited) Turn(ctx context.Context, t orchestrate.Turn) (*orchestrate.TurnResult, error) {
-	r, ok := l.conf.Find(t.Issue.Owner + "/" + t.Issue.Repo)
-	if !ok || len(r.Agents) > 0 && !slices.Contains(r.Agents, t.Agent) {
-		now := time.Now()
-		return &orchestrate.TurnResult{Slug: t.Slug, Outcome: "final", Why: fmt.Sprintf("labels may not name the agent %.60q in this repository", t.Agent), Began: now, Ended: now}, nil
-	}
-	if len(t.Bottles) == 0 {
-		t.Bottles = r.Bottles
-	}
-	return l.Bottles.Turn(ctx, t)
-}
-
-// server serves the pages on a listener; the function that it returns ends that.
+// serve serves the pages on a listener; the function that it returns ends that.
 func (p *pages) serve(l net.Listener, log *slog.Logger) (end func()) {
 	s := &http.Server{
 		Handler: p.handler(), ReadHeaderTimeout: headersIn, IdleTimeout: idleFor, WriteTimeout: answersIn, MaxHeaderBytes: 64 << 10,
