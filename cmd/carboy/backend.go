@@ -13,6 +13,7 @@ import (
 var bottleMakers = []string{
 	"run", "start", "resume", "work", "demo", "doctor", "escape-test", "sandbox health", "sandbox inspect",
 	"gate init", "gate run", "gate trace", "gate baseline record",
+	"orchestrate doctor", "orchestrate serve", "orchestrate start", "orchestrate resume",
 }
 
 // addBackend adds --backend to the commands that make bottles.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/orchestrate/config"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/safetext"
@@ -275,21 +276,26 @@ func routeDetails(d routes.Description) []string {
 	return out
 }
 
-const schemaLong = `Print the JSON Schema of a bottle's or an agent's front matter, or of a route file,
-for editors and other programs.`
+const schemaLong = `Print the JSON Schema of a bottle's or an agent's front matter, of a route file, or of
+orchestrate.yaml, for editors and other programs.`
 
 func (a *app) schemaCmd() *cobra.Command {
+	names := append(slices.Clone(manifest.Schemas), "orchestrate")
 	return &cobra.Command{
-		Use: "schema bottle|agent|routes", Short: "print the JSON Schema of manifests", Long: schemaLong, GroupID: "keep",
+		Use: "schema bottle|agent|routes|orchestrate", Short: "print the JSON Schema of manifests and configuration", Long: schemaLong, GroupID: "keep",
 		Example:   "  carboy schema bottle > bottle.schema.json",
-		ValidArgs: manifest.Schemas,
+		ValidArgs: names,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("carboy schema bottle", "schema: name one of %s", strings.Join(manifest.Schemas, ", "))
+				return usagef("carboy schema bottle", "schema: name one of %s", strings.Join(names, ", "))
 			}
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
+			if args[0] == "orchestrate" {
+				_, err := a.stdout.Write(config.Schema())
+				return err
+			}
 			b, err := manifest.Schema(args[0])
 			if err != nil {
 				return usagef("carboy schema bottle", "schema: %w", err)

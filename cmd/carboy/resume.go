@@ -142,6 +142,7 @@ type resumeFlags struct {
 	prompt, from, digest, policy string
 	headless, filesOnly          bool
 	yes, quiet, json, keep       bool
+	orchestrated                 bool // by carboy orchestrate
 	environ                      list
 	askFor                       span
 }
@@ -247,7 +248,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		return c.Resume(ctx, o)
 	})
 	n.end()
-	return a.started(&startFlags{json: f.json, quiet: f.quiet}, s, err, interrupted && f.headless)
+	return a.started(&startFlags{json: f.json, quiet: f.quiet, orchestrated: f.orchestrated}, s, err, interrupted && f.headless)
 }
 
 func (a *app) importBottle(ctx context.Context, c *carboy.Client, from, digest string) (string, error) {

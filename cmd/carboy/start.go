@@ -48,6 +48,7 @@ type startFlags struct {
 	color                  choice
 	cwd, headless, dry     bool
 	yes, quiet, json, keep bool
+	orchestrated           bool // by carboy orchestrate
 }
 
 func (a *app) startCmd() *cobra.Command {
@@ -248,6 +249,8 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 		a.ended(s.Receipt)
 	}
 	switch {
+	case f.orchestrated && s.Kept:
+		a.say(plainText, "bottle %s ended with code %d: carboy orchestrate resume --slug %s --prompt TEXT, carboy destroy %s", s.Slug, a.code, s.Slug, s.Slug)
 	case f.quiet || !s.Kept:
 	case s.Frozen:
 		a.say(greenText, "bottle %s is frozen: carboy resume %s", s.Slug, s.Slug)

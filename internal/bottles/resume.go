@@ -18,6 +18,7 @@ import (
 	"github.com/carboy/carboy/internal/run"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/supervise/tools"
 )
 
 // ResumeOptions say how to resume a frozen or kept bottle. The agent and the workspace
@@ -32,6 +33,8 @@ type ResumeOptions struct {
 	Keep      bool   // as in StartOptions
 	Policy    string // as in StartOptions
 	AskFor    time.Duration
+	Forge     tools.Forge // as in StartOptions, and not kept with the bottle
+	Alive     func()      // as in StartOptions
 
 	// As in StartOptions. Preflight.Resumption says what has changed.
 	Env            []string
@@ -125,7 +128,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Env: o.Env, Ask: o.Ask, Resume: true,
+		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {

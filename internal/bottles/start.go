@@ -24,6 +24,7 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/supervise/tools"
 )
 
 // StartOptions say which agent to start in which bottle. The permissions come from the
@@ -55,6 +56,11 @@ type StartOptions struct {
 	Policy string
 	// AskFor bounds the wait for a person's answer; 0: as the bottle says.
 	AskFor time.Duration
+	// Forge and Alive are as in plan.Options. They are given apart from Env.
+	Forge tools.Forge
+	Alive func()
+	// OnBottle is told the new bottle's name before its agent starts. It may be nil.
+	OnBottle func(slug string)
 	// Keep keeps the bottle even if its agent succeeds, so that it can be resumed.
 	Keep bool
 
@@ -213,7 +219,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	p.Run = plan.Options{
 		Command: l.Command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.Mounts, Limits: p.Limits, Image: p.Image,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Grant: p.Grant,
-		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor,
+		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor, Forge: o.Forge, Alive: o.Alive,
 	}
 	return p, nil
 }
@@ -334,6 +340,9 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 		return nil, err // another process already destroys it
 	}
 	defer lock.Unlock()
+	if o.OnBottle != nil {
+		o.OnBottle(b.Slug)
+	}
 	p.Grant.Lock, p.Grant.Keep, p.Run.ImageDigest = lock, o.Keep, p.ImageDigest
 	s, err := c.RunBottle(ctx, b, p)
 	if s == nil {

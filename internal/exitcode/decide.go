@@ -3,6 +3,7 @@ package exitcode
 import (
 	"cmp"
 	"errors"
+	"strings"
 	"syscall"
 )
 
@@ -11,7 +12,7 @@ type Family uint8
 
 const (
 	Others Family = iota // Failed, or Usage
-	Runs                 // run, start, resume, exec
+	Runs                 // run, start, resume, exec; orchestrate start, orchestrate resume
 	Gates                // gate, work
 	Ships                // plan, apply, rollback, ship
 )
@@ -19,12 +20,19 @@ const (
 var families = map[string]Family{
 	"run": Runs, "start": Runs, "resume": Runs, "exec": Runs,
 	"gate": Gates, "work": Gates,
+	"orchestrate start": Runs, "orchestrate resume": Runs,
 	"plan": Ships, "apply": Ships, "rollback": Ships, "ship": Ships,
 }
 
-// FamilyOf returns the family of a command by its first word, such as "gate" for
-// `carboy gate run`.
-func FamilyOf(command string) Family { return families[command] }
+// FamilyOf returns the family of a command by its words, such as "gate run". The first word
+// decides, unless the table has more of them.
+func FamilyOf(command string) Family {
+	if f, ok := families[command]; ok {
+		return f
+	}
+	word, _, _ := strings.Cut(command, " ")
+	return families[word]
+}
 
 // Class is the reason of an error, if some family has a code for that reason.
 type Class uint8

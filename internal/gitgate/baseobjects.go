@@ -104,8 +104,8 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	return nil
 }
 
-// wantObjects returns a fetch request for ids.
-func wantObjects(up *offer, ids []string, d depth) []byte {
+// wantObjects returns a fetch request for ids, without what leads to have.
+func wantObjects(up *offer, ids []string, d depth, have ...string) []byte {
 	var b []byte
 	filter := d == treeOnly && (up.v == 0 && up.has("filter") || slices.ContainsFunc(up.lines, func(l string) bool {
 		return strings.HasPrefix(l, "fetch=") && strings.Contains(l, "filter")
@@ -142,10 +142,17 @@ func wantObjects(up *offer, ids []string, d depth) []byte {
 	if filter {
 		b = appendLine(b, "filter blob:none\n")
 	}
-	if up.v == 2 {
-		return appendFlush(appendLine(b, "done\n"))
+	if up.v != 2 {
+		b = appendFlush(b)
 	}
-	return appendLine(appendFlush(b), "done\n")
+	for _, id := range have {
+		b = appendLine(b, "have ", id, "\n")
+	}
+	b = appendLine(b, "done\n")
+	if up.v == 2 {
+		b = appendFlush(b)
+	}
+	return b
 }
 
 // fetchedPack is a Reader of the pack in an answer to a fetch.

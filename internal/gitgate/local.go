@@ -54,6 +54,10 @@ type command struct {
 
 // start runs one of GitServe's forms in dir. git reads in to its end.
 func start(ctx context.Context, git *hostexec.Runner, dir string, limit time.Duration, in io.Reader, args ...string) (*command, error) {
+	return startProgram(ctx, git, hostexec.GitServe, dir, limit, in, args...)
+}
+
+func startProgram(ctx context.Context, git *hostexec.Runner, program hostexec.Program, dir string, limit time.Duration, in io.Reader, args ...string) (*command, error) {
 	out, outW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -70,7 +74,7 @@ func start(ctx context.Context, git *hostexec.Runner, dir string, limit time.Dur
 	go func() { // ends with git
 		defer close(c.done)
 		c.res, c.err = git.Run(ctx, hostexec.Command{
-			Program: hostexec.GitServe, Args: args, Dir: dir, Timeout: min(limit, hostexec.MaxTimeout),
+			Program: program, Args: args, Dir: dir, Timeout: min(limit, hostexec.MaxTimeout),
 			Input: inR, Output: outW,
 		})
 	}()

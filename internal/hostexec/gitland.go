@@ -21,6 +21,8 @@ import (
 //	                           from OLD to NEW does; the work tree is neither
 //	                           read nor written
 //	refresh                    renews the times of files in the index
+//	conflicts A B              merges two commits in memory and in a temporary
+//	                           directory; git exits with 1 if it can't
 //	update-refs                changes references as standard input says, all or
 //	                           none
 //
@@ -69,6 +71,13 @@ func prepareGitLand(c *call) error {
 		c.argv = []string{"--no-pager", "update-index", "-q", "--refresh"}
 		c.env = landEnv()
 		return shadowRepository(c)
+	case name == "conflicts" && len(args) == 2 && isObjectName(args[0]) && isObjectName(args[1]):
+		c.argv = []string{"--no-pager", "merge-tree", "--write-tree", "--name-only", "--no-messages", args[0], args[1]}
+		c.env = gitEnv()
+		if err := shadowRepository(c); err != nil {
+			return err
+		}
+		return writeElsewhere(c)
 	case name == "update-refs" && len(args) == 0:
 		c.argv = []string{"--no-pager", "update-ref", "--no-deref", "-m", "carboy: landing", "--stdin"}
 		c.env = append(landEnv(), "GIT_COMMITTER_NAME=carboy", "GIT_COMMITTER_EMAIL=carboy@localhost")
@@ -110,6 +119,22 @@ func mergeElsewhere(c *call, index string) error {
 	})
 	for name, value := range other {
 		c.env = append(c.env, name+"="+value)
+	}
+	return nil
+}
+
+// writeElsewhere lets git write objects to a temporary directory, and only read those of the
+// repository.
+func writeElsewhere(c *call) error {
+	objects := filepath.Join(c.temp, "objects")
+	if err := os.Mkdir(objects, 0o700); err != nil {
+		return err
+	}
+	for i, kv := range c.env {
+		if own, ok := strings.CutPrefix(kv, "GIT_OBJECT_DIRECTORY="); ok {
+			c.env[i] = "GIT_OBJECT_DIRECTORY=" + objects
+			c.env = append(c.env, alternate(own))
+		}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func TestGitLandForms(t *testing.T) {
 		nil, {""}, {"query"}, {"query", "/o"}, {"query", "o", "log"}, {"query", "/o\n/p", "log"}, {"query", "/o", "push"}, {"query", "/o", "log", "--ext-diff"},
 		{"pack", "sound"}, {"pack", "false", "1"}, {"pack", "sound", "-1"}, {"pack", "sound", "1", "o"}, {"pack", "sound", "1", "/o", "/p"},
 		{"merge", "/i", id, id}, {"merge", "i", id, id, "/o"}, {"merge", "/i", "--help", id, "/o"}, {"merge", "/i", id, "HEAD", "/o"}, {"merge", "/i", id, id, "o"},
-		{"refresh", "x"}, {"update-refs", "--no-deref"}, {"-c", "x=y", "refresh"}, {"update-ref"},
+		{"refresh", "x"}, {"update-refs", "--no-deref"}, {"conflicts", id}, {"conflicts", id, "HEAD"}, {"conflicts", "--stdin", id}, {"-c", "x=y", "refresh"}, {"update-ref"},
 	} {
 		wantReason(t, prepareGitLand(&call{program: "git", args: args, dir: "/tmp", scratch: t.TempDir()}), reasonArgument)
 	}
@@ -26,7 +26,7 @@ func TestGitLandForms(t *testing.T) {
 		wantReason(t, prepareGitLand(&call{program: "git", args: args, dir: t.TempDir(), scratch: t.TempDir()}), reasonRepository)
 	}
 	for _, args := range [][]string{
-		{"query", "/o", "log"}, {"pack", "sound", "1"}, {"pack", "old", "1000", "/a/objects"}, {"merge", "/i", id, id, "/o"}, {"refresh"}, {"update-refs"},
+		{"query", "/o", "log"}, {"pack", "sound", "1"}, {"pack", "old", "1000", "/a/objects"}, {"merge", "/i", id, id, "/o"}, {"refresh"}, {"update-refs"}, {"conflicts", id, id},
 	} {
 		c := &call{program: "git", args: args, dir: dir, scratch: t.TempDir()}
 		if err := prepareGitLand(c); err != nil {
@@ -38,6 +38,11 @@ func TestGitLandForms(t *testing.T) {
 		if args[0] == "merge" && (slices.Contains(c.env, "GIT_INDEX_FILE="+dir+"/.git/index") || !slices.Contains(c.env, "GIT_INDEX_FILE=/i")) {
 			t.Errorf("another index: %q", c.env)
 		}
+	}
+	// A merge that is only tried writes no object to the repository.
+	tried := &call{program: "git", args: []string{"conflicts", id, id}, dir: dir, scratch: t.TempDir()}
+	if err := prepareGitLand(tried); err != nil || slices.Contains(tried.env, "GIT_OBJECT_DIRECTORY="+dir+"/.git/objects") || !slices.Contains(tried.env, "GIT_OBJECT_DIRECTORY="+tried.temp+"/objects") {
+		t.Errorf("%v: the repository's objects: %q", err, tried.env)
 	}
 	// In a sparse checkout git writes files: to an empty directory, not to the work tree.
 	mustGit(t, dir, "sparse-checkout", "set", "--no-cone", "/*.txt")

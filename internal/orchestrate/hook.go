@@ -26,6 +26,9 @@ const (
 // never more than a hint: what holds is read from the forge.
 func (o *Orchestrator) Handler() http.Handler { return http.HandlerFunc(o.hook) }
 
+// Repeated returns how many deliveries were repeats of earlier ones.
+func (o *Orchestrator) Repeated() int64 { return o.repeated.Load() }
+
 func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -63,6 +66,8 @@ func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 	// The signature proves who sent the body, not when: a repeated delivery is a look less.
 	if e.Delivery == "" || o.delivered.add(f.Owner+" "+e.Delivery) {
 		o.hint(f, e)
+	} else {
+		o.repeated.Add(1)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

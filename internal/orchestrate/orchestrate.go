@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/carboy/carboy/internal/engine"
@@ -42,6 +43,7 @@ type Orchestrator struct {
 	queue     *queue
 	hooks     chan struct{}
 	delivered *recent
+	repeated  atomic.Int64
 
 	mu    sync.Mutex
 	turns map[issues.Key]*running

@@ -56,6 +56,10 @@ func (p *promptOf) turn(number int) turnEntry {
 			continue
 		}
 		e.For = append(e.For, h.ID)
+		if strings.HasPrefix(h.ID, operatorPost) {
+			b.WriteString("The operator asks you to go on: do what is still missing, and see that the checks pass.\n\n")
+			continue
+		}
 		if strings.HasPrefix(h.ID, "conflict-") {
 			fmt.Fprintf(&b, "The branch %s no longer merges into %s. Rebase it onto %s in your workspace, resolve the conflicts so that both sides' intent is kept, and see that the checks pass.\n\n", p.rec.Life.Branch, p.rec.Life.Base, p.rec.Life.Base)
 			continue

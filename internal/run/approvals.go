@@ -40,9 +40,9 @@ type approver struct {
 	tools     http.Handler
 }
 
-func newApprover(build string) *approver {
+func newApprover(build string, forge tools.Forge) *approver {
 	p := &approver{}
-	p.tools = tools.New(p, tools.Options{Name: gateway.SuperviseName, Version: build})
+	p.tools = tools.New(p, tools.Options{Name: gateway.SuperviseName, Version: build, Forge: forge})
 	return p
 }
 

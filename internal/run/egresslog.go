@@ -62,6 +62,9 @@ func (s *Session) observe(ev gateway.Event) {
 	if s.o.Told != nil {
 		s.o.Told(ev)
 	}
+	if s.o.Alive != nil {
+		s.o.Alive()
+	}
 	if s.approvals != nil {
 		s.approvals.noteAllowed(ev)
 	}

@@ -234,7 +234,7 @@ func (s *Session) discardBottle() {
 func (s *Session) createRun(ctx context.Context) (err error) {
 	o, ws := s.o, s.Workspace
 	if s.Plan.Asking {
-		s.approver = newApprover(s.c.Build)
+		s.approver = newApprover(s.c.Build, s.o.Forge)
 	}
 	kind, name := o.Grant.Record()
 	s.run, err = s.c.Store.Create(ctx, store.Spec{Kind: kind, Name: name, Workspace: ws, Mode: o.Mode, Command: s.command(), Build: s.c.Build})

@@ -47,7 +47,21 @@ type Pushed struct {
 	Commit string `json:"commit,omitempty"`
 	// Run is the run that pushed. Its receipt says what left.
 	Run store.ID `json:"run,omitempty"`
+	// Files lists the files that the commit changes against the base, up to MaxFiles.
+	Files []File `json:"files,omitempty"`
 }
+
+// File is a file that a change touches. Its path is as it is in the change: print it with
+// package safetext.
+type File struct {
+	Path string `json:"path"`
+	// Added and Removed count lines. They are -1 of a binary file.
+	Added   int `json:"added"`
+	Removed int `json:"removed"`
+}
+
+// MaxFiles bounds Pushed.Files.
+const MaxFiles = 1000
 
 // pushTo chooses the destination of work that passes, or says why there is none.
 func (w *Work) pushTo(ctx context.Context, p *bottles.Preflight, repo *gate.Repository) (*PushTo, string, error) {
@@ -117,7 +131,8 @@ const (
 // It uses a repository of its own, so that the user's hooks and configuration have no
 // effect. The attributes it sets keep .gitattributes of the tree from changing file
 // contents. It makes the same commit each time that it runs for the same work. The lease
-// demands that the branch does not exist: the script never moves one, not even forward.
+// demands that the branch has the commit that the work began with, or does not exist: the
+// script never moves what somebody else pushed. It prints the commit and what that changes.
 const pushScript = `set -eu
 export GIT_DIR=/tmp/carboy-push GIT_WORK_TREE="$PWD" GIT_LITERAL_PATHSPECS=1 GIT_TERMINAL_PROMPT=0
 export GIT_AUTHOR_DATE="$4" GIT_COMMITTER_DATE="$4"
@@ -130,9 +145,10 @@ GIT_AUTHOR_EMAIL=$(git config user.email) || GIT_AUTHOR_EMAIL=$5@carboy.invalid
 export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME="$GIT_AUTHOR_NAME" GIT_COMMITTER_EMAIL="$GIT_AUTHOR_EMAIL"
 git read-tree "$2"
 git -c core.safecrlf=false add -A -f --pathspec-from-file=- --pathspec-file-nul
-commit=$(git commit-tree "$(git write-tree)" -p "$2" -m "$6")
+commit=$(git commit-tree "$(git write-tree)" -p "$9" -m "$6")
 printf '%s\n' "$commit"
-git push -q --force-with-lease="refs/heads/$8:" "$7" "$commit:refs/heads/$8"
+git diff-tree -r --no-renames --numstat -z "$2" "$commit"
+git push -q --force-with-lease="refs/heads/$8:${10}" "$7" "$commit:refs/heads/$8"
 `
 
 // push pushes a change that passed, from a new bottle in which no agent has run. A
@@ -148,7 +164,8 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := judge.GateOptions{Dir: w.Task.Dir, Base: w.Task.Base, Change: string(a.Run), Catalog: w.Task.Catalog, Waits: w.waits}
+	base, parent := cmp.Or(a.Base, w.Task.Base), cmp.Or(a.Base, w.Task.Last, w.Task.Base)
+	g := judge.GateOptions{Dir: w.Task.Dir, Base: base, Change: string(a.Run), Catalog: w.Task.Catalog, Waits: w.waits}
 	judged, err := w.C.judge.GateWork(ctx, &g)
 	if err != nil {
 		return nil, err
@@ -165,8 +182,20 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(diff) == 0 {
+	if len(diff) == 0 && parent == base {
 		return failed("there is nothing to push: the change is empty")
+	}
+	if parent == w.Task.Last {
+		last, err := judged.Repo.Tree(ctx, parent)
+		if err != nil {
+			return nil, err
+		}
+		if more, err := tree.Differences(ctx, last); err != nil {
+			return nil, err
+		} else if len(more) == 0 { // nothing to add to it
+			out.Verdict, out.Commit = receipt.Pushed, parent
+			return out, nil
+		}
 	}
 	if err := judged.NewScratch(); err != nil {
 		return nil, err
@@ -188,7 +217,7 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return nil, err
 	}
 	defer stdin.Close()
-	o, err := w.pushRun(a, dir, v.At)
+	o, err := w.pushRun(a, dir, v.At, base, parent)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +235,7 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return nil, fmt.Errorf("work %s: the push left no receipt", w.Id)
 	}
 	out.Run = s.Receipt.ID
-	out.Commit = safetext.String(strings.TrimSpace(string(said.Output().Bytes)), 64)
+	out.Commit, out.Files = pushedFiles(said.Output())
 	if s.Receipt.Exit.Code == 0 {
 		out.Verdict = receipt.Pushed
 		return out, nil
@@ -223,9 +252,88 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return failed("%s", cmp.Or(p.Reason, "upstream did not say why")+refusedFor(p))
 	}
 	if strings.Contains(string(complaint.Output().Bytes), "(stale info)") {
+		if w.Task.Last != "" {
+			return failed("somebody else pushed to the branch since this work began: begin again from what is there")
+		}
 		return failed("upstream has a branch of this name already; begin again with another --branch, or land it and push by hand")
 	}
 	return failed("git push ended with %d: %s", s.Receipt.Exit.Code, strings.TrimSpace(string(complaint.Output().Bytes)))
+}
+
+// pushedFiles reads what the script printed: the commit's name, and git's --numstat -z.
+func pushedFiles(said gate.Output) (commit string, files []File) {
+	name, rest, _ := strings.Cut(string(said.Bytes), "\n")
+	commit = safetext.String(name, 64)
+	rest = rest[:strings.LastIndexByte(rest, 0)+1] // the last name may be cut
+	for line := range strings.SplitSeq(rest, "\x00") {
+		w := strings.SplitN(line, "\t", 3)
+		if len(w) != 3 || len(files) == MaxFiles {
+			break
+		}
+		f := File{w[2], -1, -1}
+		if w[0] != "-" {
+			f.Added, _ = strconv.Atoi(w[0])
+			f.Removed, _ = strconv.Atoi(w[1])
+		}
+		files = append(files, f)
+	}
+	return commit, files
+}
+
+// rebasedOn returns the task's tip if the change of an attempt has all that came between
+// base and tip, and otherwise "". Of each file that came it must have what tip has, or
+// something that neither base has nor the branch had: there somebody put two changes
+// together. Only the trees count. What the agent's git says of its commits does not.
+func (w *Work) rebasedOn(ctx context.Context, a Attempt) (string, error) {
+	if w.Task.Tip == "" || w.Task.Tip == w.Task.Base {
+		return "", nil
+	}
+	g := judge.GateOptions{Dir: w.Task.Dir, Base: w.Task.Base, Change: string(a.Run), Catalog: w.Task.Catalog, Waits: w.waits}
+	judged, err := w.C.judge.GateWork(ctx, &g)
+	if err != nil {
+		return "", err
+	}
+	defer judged.Close()
+	tip, err := judged.Repo.Tree(ctx, w.Task.Tip)
+	if err != nil {
+		return "", err
+	}
+	came, err := tip.Differences(ctx, judged.G.Base)
+	if err != nil {
+		return "", err
+	}
+	others := []*gate.Tree{judged.G.Base}
+	if w.Task.Last != "" {
+		last, err := judged.Repo.Tree(ctx, w.Task.Last)
+		if err != nil {
+			return "", err
+		}
+		others = append(others, last)
+	}
+	differs := func(from *gate.Tree) (map[string]bool, error) {
+		list, err := judged.G.Change.Differences(ctx, from)
+		paths := map[string]bool{}
+		for _, d := range list {
+			paths[d.Path] = true
+		}
+		return paths, err
+	}
+	lacks, err := differs(tip)
+	if err != nil {
+		return "", err
+	}
+	for _, from := range others {
+		new, err := differs(from)
+		if err != nil {
+			return "", err
+		}
+		for _, d := range came {
+			if lacks[d.Path] && !new[d.Path] {
+				return "", nil
+			}
+		}
+	}
+	return w.Task.Tip, nil
 }
 
 // refusedFor lists the reasons for which a push was refused.
@@ -252,7 +360,7 @@ func refusedFor(p receipt.Push) string {
 // pushRun returns the run of a push: it starts the host's git, which can reach one
 // repository and nothing else. The commit has the time at which its tree was judged, so
 // that every push makes the same one.
-func (w *Work) pushRun(a Attempt, dir string, judged time.Time) (*bottles.Preflight, error) {
+func (w *Work) pushRun(a Attempt, dir string, judged time.Time, base, parent string) (*bottles.Preflight, error) {
 	p, err := w.C.bottles.Preflight(w.pushing())
 	if err != nil {
 		return nil, err
@@ -286,8 +394,8 @@ func (w *Work) pushRun(a Attempt, dir string, judged time.Time) (*bottles.Prefli
 	p.Grant = &plan.Grant{Agent: p.Grant.Agent, Log: p.Grant.Log, Sum: p.Grant.Sum, Git: grant, GitFile: p.Grant.GitFile}
 	p.Run = plan.Options{
 		Command: []string{
-			"sh", "-c", pushScript, "carboy-push", pushObjects, w.Task.Base, format, strconv.FormatInt(judged.Unix(), 10) + " +0000", w.Task.Agent, message,
-			"http://" + gitgate.Host + "/" + w.Task.Push.Repo + ".git", w.Task.Push.Branch,
+			"sh", "-c", pushScript, "carboy-push", pushObjects, base, format, strconv.FormatInt(judged.Unix(), 10) + " +0000", w.Task.Agent, message,
+			"http://" + gitgate.Host + "/" + w.Task.Push.Repo + ".git", w.Task.Push.Branch, parent, w.Task.Last,
 		},
 		Workspace: dir, At: gate.Workspace, Mode: store.Overlay, Throwaway: true, Mounts: []string{objects + ":" + pushObjects + ":ro"},
 		Limits: bottle.Limits{Timeout: p.Run.Limits.Timeout}, OnEvent: w.O.OnEvent, Grant: p.Grant,

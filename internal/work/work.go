@@ -28,9 +28,11 @@ import (
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/run"
 	"github.com/carboy/carboy/internal/run/plan"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/supervise/tools"
 )
 
 // MaxAttempts bounds the attempts of an agent before a person decides.
@@ -55,6 +57,25 @@ type WorkOptions struct {
 	// error. Without Branch, carboy chooses a name.
 	Push, Branch string
 	NoPush       bool // do not push
+	// Last is the commit that the branch of Push has, on which the change becomes the next
+	// one; empty: the branch is not there, and is made. Tip is the newest commit of the
+	// branch that Base is from; empty: Base. A change that has all that came between Base
+	// and Tip is judged against Tip, and replaces what is on the branch, as a rebase does.
+	// If the branch has another commit than Last, nothing is pushed.
+	Last, Tip string
+	// Bottle is a kept bottle that worked on Dir, in which the agent goes on; empty: a new
+	// one. If it can't, the work ends with ErrBottleGone.
+	Bottle string
+	// Forge carries out the agent's calls at a forge; nil: it has none. Neither the record
+	// of the work nor the bottle's keep it.
+	Forge Forge
+	// OnBottle is told the name of each bottle before an agent starts in it, and Alive is
+	// called at each event of its gateway, from many goroutines. They may be nil.
+	OnBottle func(slug string)
+	Alive    func()
+	// ID names the work; empty: carboy chooses one. Work of this name that began already
+	// is resumed, as Continue does.
+	ID string
 	// MaxAttempts bounds the attempts including those that a person grants. Whenever the
 	// attempts are spent, a person is asked for more. 0 means that nobody is asked.
 	MaxAttempts int
@@ -81,10 +102,21 @@ type WorkOptions struct {
 	Dies func(Attempt) bool
 }
 
+// A Forge carries out an agent's calls at a forge, and tells the agent of it.
+type Forge interface {
+	tools.Forge
+	// Prompt returns a prompt with words about the forge.
+	Prompt(prompt string) string
+}
+
 // Errors of work.
 var (
 	// ErrNoWork means that there is no such work.
 	ErrNoWork = errors.New("no such work")
+	// ErrBottleGone means that the bottle that WorkOptions.Bottle named can't be resumed.
+	ErrBottleGone = errors.New("the bottle in which the agent was to go on is gone")
+	// ErrFrozen means that somebody froze the bottle before its agent had ended.
+	ErrFrozen = errors.New("the bottle was frozen before its agent had ended")
 	// ErrWorkLocked means that another process works on it.
 	ErrWorkLocked = exitcode.New(exitcode.AlreadyLocked, "it goes on in another process")
 )
@@ -127,6 +159,9 @@ type Attempt struct {
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Failing  string       `json:"failing,omitempty"`
 	Feedback string       `json:"feedback,omitempty"`
+	// Base is the commit that the change was judged against, if that is not the task's base
+	// but its tip.
+	Base string `json:"base,omitempty"`
 	// Usage holds the agent's use of models, network and time. Pushed is set in the last step only.
 	Usage  *AttemptUsage `json:"usage,omitempty"`
 	Pushed *Pushed       `json:"pushed,omitempty"`
@@ -186,6 +221,10 @@ type Task struct {
 	// Push is the destination of a change that passes. If it is nil, Stays says why.
 	Push  *PushTo `json:"push,omitempty"`
 	Stays string  `json:"stays,omitempty"`
+	// Last, Tip and Bottle are as in WorkOptions.
+	Last   string `json:"last,omitempty"`
+	Tip    string `json:"tip,omitempty"`
+	Bottle string `json:"bottle,omitempty"`
 }
 
 // FailingLost is Attempt.Failing of an attempt whose result is lost: carboy died, or the
@@ -250,8 +289,24 @@ func (c *Worker) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 }
 
 func (w *Work) all(ctx context.Context) (*Worked, error) {
+	if id := w.O.ID; id != "" && w.O.Continue == "" {
+		if _, err := ulid.ParseStrict(id); err != nil || id != strings.ToLower(id) {
+			return nil, fmt.Errorf("%q is no id of work: it is a ULID in small letters", safetext.String(id, 40))
+		}
+		if steps, err := store.Glob(w.C.judge.GateDir("work", id), judge.AttemptPrefix+"*.json"); err != nil {
+			return nil, err
+		} else if len(steps) > 0 {
+			w.O.Continue = id
+		}
+	}
 	if w.O.Continue != "" {
-		if err := w.reopen(w.O.Continue); err != nil {
+		err := w.reopen(w.O.Continue)
+		if errors.Is(err, ErrNoWork) && w.O.ID != "" { // carboy died in its first step
+			w.lock.Close()
+			w.lock, w.O.Continue = nil, ""
+			err = w.begin(ctx)
+		}
+		if err != nil {
 			return nil, err
 		}
 	} else if err := w.begin(ctx); err != nil {
@@ -305,9 +360,9 @@ func (w *Work) begin(ctx context.Context) error {
 	if o.Attempts != 0 {
 		attempts = min(o.Attempts, MaxAttempts)
 	}
-	w.Id = strings.ToLower(ulid.Make().String())
+	w.Id = cmp.Or(o.ID, strings.ToLower(ulid.Make().String()))
 	w.Dir = w.C.judge.GateDir("work", w.Id)
-	w.Task = Task{Agent: o.Agent, Bottles: o.Bottles, Dir: string(ws.Path), Prompt: o.Prompt, Base: base, Catalog: o.Catalog, Attempts: attempts}
+	w.Task = Task{Agent: o.Agent, Bottles: o.Bottles, Dir: string(ws.Path), Prompt: o.Prompt, Base: base, Catalog: o.Catalog, Attempts: attempts, Last: o.Last, Tip: o.Tip, Bottle: o.Bottle}
 	if o.Catalog != "" {
 		if w.Task.Catalog, err = filepath.Abs(o.Catalog); err != nil {
 			return err
@@ -334,7 +389,7 @@ func (w *Work) begin(ctx context.Context) error {
 	if err := w.take(); err != nil {
 		return err
 	}
-	return w.Step(ctx, Attempt{Number: 1, State: AttemptPending, Task: &w.Task})
+	return w.Step(ctx, Attempt{Number: 1, State: AttemptPending, Task: &w.Task, Bottle: o.Bottle})
 }
 
 // Step writes the next step to disk, then to the audit log. The step counts once both
@@ -558,7 +613,7 @@ func (w *Work) whole(ctx context.Context, a Attempt) (*Attempt, error) {
 			continue
 		}
 		k, err := w.C.bottles.Kept(b.Slug)
-		if err != nil || k == nil || k.At.Before(a.At) {
+		if err != nil || k == nil || k.At.Before(a.At) || k.Frozen {
 			continue
 		}
 		r, err := w.C.review.Receipt(ctx, k.Run)
@@ -596,6 +651,9 @@ func (w *Work) bottle() string {
 // run runs the agent for one attempt.
 func (w *Work) run(ctx context.Context, a Attempt) error {
 	prompt := w.Task.Prompt
+	if w.O.Forge != nil {
+		prompt = w.O.Forge.Prompt(prompt)
+	}
 	if f := w.feedback(); f != "" {
 		var err error
 		if prompt, err = gate.Fence(prompt, f); err != nil {
@@ -608,20 +666,31 @@ func (w *Work) run(ctx context.Context, a Attempt) error {
 			slug = "" // it was lost when carboy died
 		}
 	}
+	if slug == "" && w.Task.Bottle != "" { // a new one would lack what the agent did there
+		return fmt.Errorf("work %s: %w", w.Id, ErrBottleGone)
+	}
 	if err := w.Step(ctx, Attempt{Number: a.Number, State: AttemptRunning, Bottle: slug}); err != nil {
 		return err
 	}
 	var s *bottles.Started
 	var err error
 	signals, over := w.relay.Begins()
+	var calls tools.Forge
+	if w.O.Forge != nil {
+		calls = w.O.Forge
+	}
 	if slug != "" {
+		if w.O.OnBottle != nil {
+			w.O.OnBottle(slug)
+		}
 		s, err = w.C.bottles.Resume(ctx, bottles.ResumeOptions{
-			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Env: w.O.Env, Ask: w.O.Ask, Confirm: w.confirm,
+			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Forge: calls, Alive: w.O.Alive, Env: w.O.Env, Ask: w.O.Ask, Confirm: w.confirm,
 			Stdout: w.O.Stdout, Stderr: w.O.Stderr, Interrupt: signals, OnEvent: w.O.OnEvent,
 		})
 	} else {
 		s, err = w.C.bottles.Start(ctx, bottles.StartOptions{
 			Agent: w.Task.Agent, Bottles: w.Task.Bottles, Cwd: true, Dir: w.Task.Dir, Headless: true, Prompt: prompt, Keep: true, Label: w.label(),
+			Forge: calls, Alive: w.O.Alive, OnBottle: w.O.OnBottle,
 			Env: w.O.Env, Ask: w.O.Ask, Confirm: w.confirm, Stdout: w.O.Stdout, Stderr: w.O.Stderr, Interrupt: signals, OnEvent: w.O.OnEvent,
 		})
 	}
@@ -645,6 +714,11 @@ func (w *Work) run(ctx context.Context, a Attempt) error {
 		return fmt.Errorf("work %s, attempt %d: %w", w.Id, a.Number, err)
 	}
 	code := s.Receipt.Exit.Code
+	if s.Frozen {
+		// The attempt is still to be made, in this bottle, by whoever resumes the work.
+		frozen := Attempt{Number: a.Number, State: AttemptPending, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt)}
+		return errors.Join(fmt.Errorf("work %s, attempt %d: bottle %s: %w", w.Id, a.Number, s.Slug, ErrFrozen), w.Step(ctx, frozen))
+	}
 	return w.Step(ctx, Attempt{Number: a.Number, State: AttemptJudging, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt)})
 }
 
@@ -674,7 +748,7 @@ func (w *Work) confirm(p *bottles.Preflight) error {
 // closed; by then a step refers to it.
 func (w *Work) gate(ctx context.Context, a Attempt) (j *judge.Judged, hold *os.File, err error) {
 	for {
-		j, err = w.C.judge.Gate(ctx, judge.GateOptions{Dir: w.Task.Dir, Base: w.Task.Base, Change: string(a.Run), Catalog: w.Task.Catalog, OnEvent: w.O.OnGate, Granted: w.grants(), Exact: true, Waits: w.waits})
+		j, err = w.C.judge.Gate(ctx, judge.GateOptions{Dir: w.Task.Dir, Base: cmp.Or(a.Base, w.Task.Base), Change: string(a.Run), Catalog: w.Task.Catalog, OnEvent: w.O.OnGate, Granted: w.grants(), Exact: true, Waits: w.waits})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -692,7 +766,12 @@ func (w *Work) gate(ctx context.Context, a Attempt) (j *judge.Judged, hold *os.F
 
 // Judge runs the gate on the changes of an attempt. What the agent claims does not count.
 func (w *Work) Judge(ctx context.Context, a Attempt) error {
-	j, hold, err := w.gate(ctx, a)
+	var j *judge.Judged
+	var hold *os.File
+	var err error
+	if a.Base, err = w.rebasedOn(ctx, a); err == nil {
+		j, hold, err = w.gate(ctx, a)
+	}
 	if err == nil {
 		defer hold.Close()
 	}

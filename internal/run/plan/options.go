@@ -13,6 +13,7 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run/repos"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/supervise/tools"
 )
 
 // Event describes something to show to the user during a run.
@@ -95,6 +96,12 @@ type Options struct {
 	Policy string
 	// AskFor bounds the wait for an answer; 0: five minutes.
 	AskFor time.Duration
+	// Forge adds the tools of a forge to those of Supervise, which it needs. Nothing else
+	// inside tells that there is one; nil: there is none.
+	Forge tools.Forge
+	// Alive is called at each event of the gateway, on the packet path, from many
+	// goroutines at once. It may be nil.
+	Alive func()
 	// EndAtPids ends the run when it meets its limit of processes. Without it, no more
 	// processes start, and the receipt says so.
 	EndAtPids bool

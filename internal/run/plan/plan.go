@@ -90,9 +90,12 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 	if o.Grant != nil {
 		p.Declared, p.Identity = true, o.Grant.Identity
 	}
-	if o.Supervise {
+	switch {
+	case o.Supervise:
 		p.Asking = true
-	} else if o.Policy != "" {
+	case o.Forge != nil:
+		return nil, &fault.OptionError{Option: "supervise", Reason: "is off, so that there are no tools by which the agent could reach its forge", Advice: "say supervise: true in the bottle's file"}
+	case o.Policy != "":
 		return nil, &fault.OptionError{Option: "--policy", Value: o.Policy, Reason: "answers what people are asked, and nobody is", Advice: "add --supervise, or say supervise: true in the bottle's file"}
 	}
 	var err error

@@ -240,6 +240,16 @@ func (m *Gate) observe(ev gitgate.Event) {
 	}
 }
 
+// Refs is [gitgate.Gate.Refs].
+func (m *Gate) Refs(ctx context.Context, name string, refs ...string) (*gitgate.Fetched, error) {
+	return m.gate.Refs(ctx, name, refs...)
+}
+
+// Fetch is [gitgate.Gate.Fetch].
+func (m *Gate) Fetch(ctx context.Context, name, dir string, want, have []string) error {
+	return m.gate.Fetch(ctx, name, dir, want, have)
+}
+
 // End closes the gate and revokes the keys. Left then lists the keys that could not be
 // revoked. Later calls do nothing.
 func (m *Gate) End(ctx context.Context) {
