@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -104,6 +105,53 @@ func (gitea) assignable(ctx context.Context, c *Client, repo string) ([]hubUser,
 	var users []hubUser
 	err := c.get(ctx, hubPath(repo, "/assignees"), &users)
 	return users, err
+}
+
+// comments asks for all at once, as Gitea has no pages of them. If they are too many, the
+// timeline has them, in pages and among all else that happened. Events that nobody is shown
+// leave pages there empty although more follow, so it goes on until it has seen as many as
+// there are.
+func (gitea) comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time, each func(Comment) bool) (left, error) {
+	var all []hubComment
+	path := hubPath(repo, "/issues/%d/comments", at.Number)
+	if q := hubSince(since); len(q) > 0 {
+		path += "?" + q.Encode()
+	}
+	h, err := c.do(ctx, request{method: http.MethodGet, path: path, into: &all, again: true, most: c.pageSize})
+	switch {
+	case err == nil:
+		for _, m := range all {
+			if m.ID <= 0 {
+				return left{}, c.noID(path)
+			}
+			if !each(m.comment()) {
+				break
+			}
+		}
+		return left{}, nil
+	case !errors.As(err, new(tooLargeError)):
+		return left{}, err
+	}
+	total, terr := strconv.Atoi(h.Get("X-Total-Count"))
+	if terr != nil {
+		return left{}, err
+	}
+	type happened struct {
+		hubComment
+		Type string `json:"type"`
+	}
+	seen, stopped := 0, false
+	// What was left out may have been another event than a comment, so that one still follows.
+	over := func(large, empty int) bool { return seen >= total || seen+large >= total && empty > 3 }
+	l, err := walk(ctx, c, hubPath(repo, "/issues/%d/timeline", at.Number), hubSince(since), over, func(m happened) int64 { return m.ID }, func(m happened) bool {
+		if m.Type == "comment" {
+			seen++
+			stopped = !each(m.comment())
+		}
+		return !stopped
+	})
+	l.rest = l.rest && seen+l.large < total
+	return l, err
 }
 
 type giteaReview struct {
