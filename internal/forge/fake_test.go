@@ -25,7 +25,8 @@ const (
 	me        = "robot"
 	headSHA   = "1111111111111111111111111111111111111111"
 	oldSHA    = "2222222222222222222222222222222222222222"
-	treeSHA   = "3333333333333333333333333333333333333333"
+	// treeSHA is what git calls the tree that the fake of Gitea has.
+	treeSHA = "889ebd97602c7892ef081864af0cadee4936a657"
 )
 
 var fakeTime = time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
@@ -439,6 +440,16 @@ func (f *fake) hubRoutes() {
 		}
 		say(w, 200, m)
 	})
+	h("GET /repos/{o}/{r}/git/trees/{sha}", func(w http.ResponseWriter, r *http.Request) {
+		// In another order than git's.
+		all := []any{
+			map[string]any{"path": "a", "mode": "040000", "type": "tree", "sha": oldSHA},
+			map[string]any{"path": "a.b", "mode": "100644", "type": "blob", "sha": headSHA},
+			map[string]any{"path": "a0", "mode": "100755", "type": "blob", "sha": headSHA},
+		}
+		page, _ := strconv.Atoi(r.URL.Query().Get("page"))
+		say(w, 200, map[string]any{"sha": r.PathValue("sha"), "total_count": len(all), "truncated": page < len(all), "tree": all[page-1 : page]})
+	})
 	h("GET /repos/{o}/{r}/git/commits/{sha}", func(w http.ResponseWriter, r *http.Request) {
 		sha, parents := r.PathValue("sha"), []any{}
 		switch sha {
@@ -452,7 +463,7 @@ func (f *fake) hubRoutes() {
 		tree := map[string]any{"sha": treeSHA}
 		m := map[string]any{"sha": sha, "parents": parents}
 		if f.provider == "gitea" {
-			m["commit"] = map[string]any{"message": "x", "tree": tree}
+			m["commit"] = map[string]any{"message": "x", "tree": map[string]any{"sha": sha}} // as the real one
 		} else {
 			m["message"], m["tree"] = "x", tree
 		}

@@ -135,7 +135,8 @@ type Repository struct {
 // Commit is a commit of a repository.
 type Commit struct {
 	SHA string
-	// Tree names the tree of its files. GitLab does not say it: it is empty there.
+	// Tree names the tree of its files. It is empty on GitLab, which does not say it, and on
+	// Gitea where the name of a file at the top is not UTF-8.
 	Tree    string
 	Parents []string // in git's order; of a first commit there are none
 }

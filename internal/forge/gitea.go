@@ -2,6 +2,7 @@ package forge
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +13,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
+
+	"github.com/carboy/carboy/internal/gitobject"
 )
 
 // gitea implements the API of Gitea and Forgejo, version 1.
@@ -105,6 +109,65 @@ func (gitea) assignable(ctx context.Context, c *Client, repo string) ([]hubUser,
 	var users []hubUser
 	err := c.get(ctx, hubPath(repo, "/assignees"), &users)
 	return users, err
+}
+
+func (g gitea) commit(ctx context.Context, c *Client, repo, sha string) (Commit, error) {
+	out, err := g.hub.commit(ctx, c, repo, sha)
+	if err == nil {
+		out.Tree, err = g.tree(ctx, c, repo, sha)
+	}
+	return out, err
+}
+
+// tree returns the name of a commit's tree. Gitea says the commit's own name for it, so it is
+// made of the entries, as git makes it.
+func (gitea) tree(ctx context.Context, c *Client, repo, sha string) (string, error) {
+	type entry struct {
+		Path string `json:"path"`
+		Mode string `json:"mode"`
+		SHA  string `json:"sha"`
+	}
+	var all []entry
+	path := hubPath(repo, "/git/trees/%s", sha)
+	for page := 1; ; page++ {
+		var out struct {
+			Tree  []entry `json:"tree"`
+			More  bool    `json:"truncated"`
+			Total int     `json:"total_count"`
+		}
+		if err := c.get(ctx, path+"?per_page=1000&page="+strconv.Itoa(page), &out); err != nil {
+			return "", err
+		}
+		all = append(all, out.Tree...)
+		if out.More && page < maxPages {
+			continue
+		}
+		if len(all) != out.Total {
+			return "", fmt.Errorf("%s: GET %s: the forge lists %d of %d entries", c.provider, path, len(all), out.Total)
+		}
+		break
+	}
+	// git sorts a directory as if its name ended with a slash.
+	key := func(e entry) string {
+		if e.Mode == "040000" {
+			return e.Path + "/"
+		}
+		return e.Path
+	}
+	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(key(a), key(b)) })
+	var body []byte
+	for _, e := range all {
+		id, err := hex.DecodeString(e.SHA)
+		if err != nil || len(e.SHA) != len(sha) || e.Path == "" || e.Mode == "" {
+			return "", fmt.Errorf("%s: GET %s: the forge lists an entry without a name", c.provider, path)
+		}
+		if strings.ContainsRune(e.Path, utf8.RuneError) {
+			return "", nil // JSON has lost what the name was
+		}
+		body = append(body, strings.TrimLeft(e.Mode, "0")+" "+e.Path+"\x00"...)
+		body = append(body, id...)
+	}
+	return gitobject.Name("tree", body, len(sha)), nil
 }
 
 // comments asks for all at once, as Gitea has no pages of them. If they are too many, the

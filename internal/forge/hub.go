@@ -214,14 +214,12 @@ type hubSHA struct {
 
 func (s hubSHA) sha() string { return s.SHA }
 
-// commit leaves out what Gitea would add by itself: the list of files has no bound.
+// commit leaves out what Gitea would add by itself: the list of files has no bound. As the
+// tree, Gitea says the commit's own name, so that is not read.
 func (hub) commit(ctx context.Context, c *Client, repo, sha string) (Commit, error) {
 	var out struct {
 		hubSHA
-		Tree   hubSHA `json:"tree"` // GitHub
-		Commit struct {
-			Tree hubSHA `json:"tree"`
-		} `json:"commit"` // Gitea
+		Tree    hubSHA   `json:"tree"`
 		Parents []hubSHA `json:"parents"`
 	}
 	path := hubPath(repo, "/git/commits/%s", sha)
@@ -230,7 +228,7 @@ func (hub) commit(ctx context.Context, c *Client, repo, sha string) (Commit, err
 	}
 	err := c.get(ctx, path, &out)
 	parents, err := mapped(out.Parents, err, hubSHA.sha)
-	return Commit{out.SHA, out.Commit.Tree.SHA + out.Tree.SHA, parents}, err
+	return Commit{out.SHA, out.Tree.SHA, parents}, err
 }
 
 func (hub) changed(ctx context.Context, c *Client, repo string, since time.Time) ([]Issue, error) {

@@ -140,9 +140,9 @@ func (c *Client) Commit(ctx context.Context, repo, commit string) (Commit, error
 	if out.SHA != commit {
 		return Commit{}, fmt.Errorf("%s: asked for the commit %s of %s, the forge answers with %.80q", c.provider, commit, repo, out.SHA)
 	}
-	names := out.Parents
-	if c.provider != "gitlab" {
-		names = append([]string{out.Tree}, names...)
+	names := slices.Clone(out.Parents)
+	if out.Tree != "" || c.provider == "github" {
+		names = append(names, out.Tree)
 	}
 	for _, name := range names {
 		if checkCommit(name) != nil {
