@@ -96,7 +96,7 @@ func (o *Orchestrator) wake(ctx context.Context, k issues.Key) error {
 		return err
 	}
 	reasons := []string{}
-	for _, h := range waiting(all) {
+	for _, h := range waiting(all, rec.Life.Turn) {
 		reasons = append(reasons, h.ID)
 	}
 	if rec.Life.Ending != "" {
@@ -193,7 +193,7 @@ func (o *Orchestrator) next(ctx context.Context, k issues.Key) (s step, err erro
 		if err != nil {
 			return err
 		}
-		if s = needOf(rec, ok, waiting(all)); s.Need != needTurn || s.Turn == rec.Life.Turn {
+		if s = needOf(rec, ok, waiting(all, rec.Life.Turn)); s.Need != needTurn || s.Turn == rec.Life.Turn {
 			return nil
 		}
 		s, err = o.beginTurn(ctx, rec, s.Turn, all)
