@@ -230,6 +230,7 @@ type turnEntry struct {
 	Began    time.Time `json:"began"`
 	Watchdog bool      `json:"watchdog,omitempty"`
 	Silent   bool      `json:"silent,omitempty"` // that is why
+	Stopped  bool      `json:"stopped,omitempty"`
 	// Status and Summary are the agent's last report.
 	Status  string      `json:"status,omitempty"`
 	Summary string      `json:"summary,omitempty"`
@@ -408,6 +409,8 @@ func waitsFor(r *issues.Record, e turnEntry) string {
 		return "a comment: carboy could not carry out the turn (" + e.Broken + ")"
 	case e.Silent:
 		return "a comment: the agent was silent for too long, and was stopped"
+	case e.Stopped:
+		return "a comment or a retry: an operator stopped it"
 	case res.Outcome == "":
 		return "a comment: the agent ended without a report"
 	case res.Moved:

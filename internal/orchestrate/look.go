@@ -40,7 +40,11 @@ func (o *Orchestrator) looks(ctx context.Context) {
 		if !ok {
 			return
 		}
+		o.counts.looks.Add(1)
 		err := o.look(ctx, k, deep)
+		if err != nil {
+			o.counts.lookErrors.Add(1)
+		}
 		if ctx.Err() == nil {
 			o.keepFailure(ctx, k, err)
 		}

@@ -86,7 +86,11 @@ func (p *promptOf) postsText() string {
 			fmt.Fprintf(&b, "\n[%d more are left out: read them with read_comments]\n", len(p.posts)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n%s wrote at %s", safetext.String(h.By, 60), h.Thread)
+		if isRetry(h) {
+			fmt.Fprintf(&b, "\n%s wrote", h.By)
+		} else {
+			fmt.Fprintf(&b, "\n%s wrote at %s", safetext.String(h.By, 60), h.Thread)
+		}
 		if h.Changes {
 			b.WriteString(", and requests changes")
 		}
