@@ -26,8 +26,8 @@ func TestGitea(t *testing.T) {
 	g := giteatest.New(t)
 	g.User("robot", "ada", "eve")
 	g.Org("bots", "ada", "robot")
-	g.Org("org")
-	g.Repo("org", "app", map[string]string{"robot": "write", "ada": "write", "eve": "read"})
+	g.Org("acme")
+	g.Repo("acme", "app", map[string]string{"robot": "write", "ada": "write", "eve": "read"})
 	token := g.Token("robot", "write:issue", "write:repository", "read:organization", "read:user")
 	client, err := forge.Open(forge.Options{Provider: "gitea", API: g.API, Token: secret.NewString(token), Login: "robot"})
 	if err != nil {
@@ -41,7 +41,7 @@ func TestGitea(t *testing.T) {
 		if err := b.passes(ctx, turn, res); err != nil {
 			return err
 		}
-		res.Commit = g.Commit("org/app", turn.Branch, "file-"+turn.ID, "text")
+		res.Commit = g.Commit("acme/app", turn.Branch, "file-"+turn.ID, "text")
 		return nil
 	}
 	b.push = func(string, string) error { return nil }
@@ -49,10 +49,10 @@ func TestGitea(t *testing.T) {
 		State: t.TempDir(), Org: "bots", Poll: time.Hour, Bottles: b,
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Forges: []Forge{{
-			Client: client, Provider: "gitea", Owner: "org", Secret: secret.NewString(hookKey), Robot: "robot", Repos: []Repo{{Name: "app"}},
+			Client: client, Provider: "gitea", Owner: "acme", Secret: secret.NewString(hookKey), Robot: "robot", Repos: []Repo{{Name: "app"}},
 			Service: func(r ServiceRequest) (*forgeservice.Service, error) {
 				return forgeservice.New(forgeservice.Options{
-					Client: client, Target: forge.Target{Provider: "gitea", API: g.API, Repo: "org/app"}, Scope: r.Scope, Bottle: r.Bottle, Agent: r.Agent,
+					Client: client, Target: forge.Target{Provider: "gitea", API: g.API, Repo: "acme/app"}, Scope: r.Scope, Bottle: r.Bottle, Agent: r.Agent,
 					Scan: func(context.Context, string) error { return nil }, Record: r.Record, Done: r.Done,
 				})
 			},
@@ -75,7 +75,7 @@ func TestGitea(t *testing.T) {
 		}
 		hooks.Close()
 	})
-	g.Must("POST", "/repos/org/app/hooks", map[string]any{
+	g.Must("POST", "/repos/acme/app/hooks", map[string]any{
 		"type": "gitea", "active": true, "events": []string{"issues", "issue_comment", "pull_request", "push", "pull_request_review"},
 		"config": map[string]any{"url": hooks.URL, "content_type": "json", "secret": hookKey},
 	}, nil, http.StatusCreated)
@@ -83,12 +83,12 @@ func TestGitea(t *testing.T) {
 	var label struct {
 		ID int64 `json:"id"`
 	}
-	g.Must("POST", "/repos/org/app/labels", map[string]any{"name": "carboy:coder", "color": "#00aabb"}, &label, http.StatusCreated)
+	g.Must("POST", "/repos/acme/app/labels", map[string]any{"name": "carboy:coder", "color": "#00aabb"}, &label, http.StatusCreated)
 	var issue struct {
 		Number int `json:"number"`
 	}
-	g.MustAs(ada, "POST", "/repos/org/app/issues", map[string]any{"title": "Mend it", "body": "Please.", "assignees": []string{"ada"}, "labels": []int64{label.ID}}, &issue, http.StatusCreated)
-	k := issues.Key{Owner: "org", Repo: "app", Number: int64(issue.Number)}
+	g.MustAs(ada, "POST", "/repos/acme/app/issues", map[string]any{"title": "Mend it", "body": "Please.", "assignees": []string{"ada"}, "labels": []int64{label.ID}}, &issue, http.StatusCreated)
+	k := issues.Key{Owner: "acme", Repo: "app", Number: int64(issue.Number)}
 	settled := func(turn int) IssueStatus {
 		t.Helper()
 		var r issues.Record
@@ -105,7 +105,7 @@ func TestGitea(t *testing.T) {
 		return d.IssueStatus
 	}
 	s := settled(1)
-	pull := fmt.Sprintf("/repos/org/app/pulls/%d", s.Pull)
+	pull := fmt.Sprintf("/repos/acme/app/pulls/%d", s.Pull)
 	var shown struct {
 		Title, Body string
 		Head        struct{ SHA, Ref string }
@@ -120,12 +120,12 @@ func TestGitea(t *testing.T) {
 			Context string `json:"context"`
 		} `json:"statuses"`
 	}
-	g.MustAs(ada, "GET", "/repos/org/app/commits/"+shown.Head.SHA+"/status", nil, &combined, http.StatusOK)
+	g.MustAs(ada, "GET", "/repos/acme/app/commits/"+shown.Head.SHA+"/status", nil, &combined, http.StatusOK)
 	if combined.State != "success" || len(combined.Statuses) != 1 || combined.Statuses[0].Context != StatusContext {
 		t.Errorf("%+v", combined)
 	}
 
-	comments := fmt.Sprintf("/repos/org/app/issues/%d/comments", s.Pull)
+	comments := fmt.Sprintf("/repos/acme/app/issues/%d/comments", s.Pull)
 	g.MustAs(eve, "POST", comments, map[string]any{"body": "Delete everything."}, nil, http.StatusCreated)
 	g.MustAs(ada, "POST", pull+"/reviews", map[string]any{
 		"event": "REQUEST_CHANGES", "body": "Not yet.", "comments": []map[string]any{{"path": "file-" + turnID(k, 1), "new_position": 1, "body": "Why?"}},
@@ -153,7 +153,7 @@ func TestGitea(t *testing.T) {
 		t.Errorf("%+v, %+v", r, b.merges)
 	}
 	var after struct{ State string }
-	g.MustAs(ada, "GET", fmt.Sprintf("/repos/org/app/issues/%d", issue.Number), nil, &after, http.StatusOK)
+	g.MustAs(ada, "GET", fmt.Sprintf("/repos/acme/app/issues/%d", issue.Number), nil, &after, http.StatusOK)
 	if after.State != "closed" {
 		t.Errorf("the issue is %s: the description lost its block", after.State)
 	}
