@@ -58,6 +58,8 @@ type Life struct {
 	// Pulls are all pull requests of the issue, the ended ones too.
 	Pulls []int64 `json:"pulls,omitempty"`
 	Head  string  `json:"head,omitempty"` // the commit that carboy pushed last
+	// Opening is since when a pull request may have been opened that is not in this record.
+	Opening time.Time `json:"opening,omitzero"`
 	// Turn counts the turns that began, and Settled those of which all is done that follows.
 	Turn    int `json:"turn,omitempty"`
 	Settled int `json:"settled,omitempty"`

@@ -18,6 +18,13 @@ const (
 	pollOverlap = 10 * time.Minute
 )
 
+// polled says how far looks at a repository came.
+type polled struct {
+	At time.Time
+	// Newest is the newest change that was seen, by the forge's clock. Ours may differ.
+	Newest time.Time
+}
+
 // polls looks at all repositories and all issues that live, at once and then again and again.
 func (o *Orchestrator) polls(ctx context.Context) {
 	var (
@@ -41,6 +48,7 @@ func (o *Orchestrator) polls(ctx context.Context) {
 					return
 				}
 				if err != nil {
+					o.counts.pollErrors.Add(1)
 					o.Log.Warn("a repository can't be looked at; it is tried again", "repository", path, "error", err)
 				}
 				if nerr := o.noteFailed(ctx, path, err); nerr != nil {
@@ -103,10 +111,10 @@ func (o *Orchestrator) poll(ctx context.Context, f *Forge, path string) error {
 	if err != nil {
 		return err
 	}
+	var last polled
 	for _, n := range notes {
-		var last time.Time
-		if n.ID == path && json.Unmarshal(n.Value, &last) == nil && last.Add(-pollOverlap).After(since) {
-			since = last.Add(-pollOverlap)
+		if n.ID == path && json.Unmarshal(n.Value, &last) == nil && last.Newest.Add(-pollOverlap).After(since) {
+			since = last.Newest.Add(-pollOverlap)
 		}
 	}
 	all, err := o.table.List(ctx)
@@ -131,6 +139,9 @@ func (o *Orchestrator) poll(ctx context.Context, f *Forge, path string) error {
 	}
 	owner, name := splitRepo(path)
 	for _, i := range changed {
+		if i.Updated.After(last.Newest) {
+			last.Newest = i.Updated
+		}
 		k := issues.Key{Owner: owner, Repo: name, Number: int64(i.Number)}
 		if i.Pull {
 			if of, ok := o.issueOf(k); ok {
@@ -148,7 +159,7 @@ func (o *Orchestrator) poll(ctx context.Context, f *Forge, path string) error {
 	if full {
 		return errors.New("more issues are to be looked at than are remembered; the rest comes at the next look")
 	}
-	return o.table.SetNote(ctx, notePolled, path, began)
+	return o.table.SetNote(ctx, notePolled, path, polled{began, last.Newest})
 }
 
 // forget looks again at issues that wait to be begun: their labels may be gone.

@@ -218,7 +218,7 @@ func TestStatusReadsOnly(t *testing.T) {
 	for _, harm := range []string{
 		"INSERT INTO entries (owner, repo, number, kind, id, value) VALUES ('org', 'app', 1, 'heard', 'x', '[]')",
 		"INSERT INTO entries (owner, repo, number, kind, id, value) VALUES ('org', 'app', 1, 'turn', 'x', '{')",
-		"DELETE FROM entries; INSERT INTO notes VALUES ('polled', 'x', '{}')",
+		"DELETE FROM entries; INSERT INTO notes VALUES ('polled', 'x', '[]')",
 		"DELETE FROM notes; INSERT INTO notes VALUES ('failure', 'x', '[]')",
 		"DELETE FROM notes; INSERT INTO notes VALUES ('waiting', 'x', '[]')",
 		"PRAGMA user_version = 1",

@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/forgeservice"
@@ -55,18 +56,13 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 	d := describer{forge: f, rec: rec, entry: e}
 	var pull *forge.PullRequest
 	if err := tell("open the pull request", func(ctx context.Context) (err error) {
-		pull, err = f.shipper().OpenPullRequest(ctx, repo, forge.NewPullRequest{
+		pull, err = o.openPull(ctx, f, rec, forge.NewPullRequest{
 			Base: rec.Life.Base, Head: rec.Life.Branch, Title: d.title(issue.Title), Body: forge.Described("", d.block()),
 		})
 		return err
 	}); err != nil {
 		return err
 	}
-	rec.PullRequest, rec.Life.PullURL = int64(pull.Number), safetext.String(pull.URL, 500)
-	if !slices.Contains(rec.Life.Pulls, rec.PullRequest) {
-		rec.Life.Pulls = append(rec.Life.Pulls, rec.PullRequest)
-	}
-	o.knowPull(rec.Key, rec.PullRequest)
 	// It was there before if this is not the first turn, or the process died after it.
 	return tell("describe the pull request", func(ctx context.Context) error {
 		at := forge.Thread{Number: pull.Number, Pull: true}
@@ -76,6 +72,61 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 		}
 		return f.writer().UpdateDescription(ctx, repo, at, forge.Text(now.Body), d.block())
 	})
+}
+
+// openPull opens the pull request of an issue, or returns the one that it has. People may have
+// closed or merged that already: it is not opened a second time. The record says so, or
+// since when one may have been opened before a process died.
+func (o *Orchestrator) openPull(ctx context.Context, f *Forge, rec *issues.Record, p forge.NewPullRequest) (pull *forge.PullRequest, err error) {
+	repo := repoOf(rec.Key)
+	switch {
+	case rec.PullRequest > 0:
+		return f.shipper().PullRequest(ctx, repo, int(rec.PullRequest))
+	case rec.Life.Opening.IsZero():
+		rec.Life.Opening = time.Now().UTC()
+		if err := o.table.Update(ctx, rec.Key, func(r *issues.Record) error { r.Life.Opening = rec.Life.Opening; return nil }); err != nil {
+			return nil, err
+		}
+	default:
+		pull, err = o.opened(ctx, f, rec)
+	}
+	if err == nil && pull == nil {
+		pull, err = f.shipper().OpenPullRequest(ctx, repo, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rec.PullRequest, rec.Life.PullURL, rec.Life.Opening = int64(pull.Number), safetext.String(pull.URL, 500), time.Time{}
+	if !slices.Contains(rec.Life.Pulls, rec.PullRequest) {
+		rec.Life.Pulls = append(rec.Life.Pulls, rec.PullRequest)
+	}
+	o.knowPull(rec.Key, rec.PullRequest)
+	return pull, o.table.Update(ctx, rec.Key, func(r *issues.Record) error {
+		r.PullRequest, r.Life.PullURL, r.Life.Pulls, r.Life.Opening = rec.PullRequest, rec.Life.PullURL, rec.Life.Pulls, time.Time{}
+		return nil
+	})
+}
+
+// opened returns the pull request that was opened for the record's head, whatever became of
+// it, or nil.
+func (o *Orchestrator) opened(ctx context.Context, f *Forge, rec *issues.Record) (*forge.PullRequest, error) {
+	changed, err := f.Client.Changed(ctx, repoOf(rec.Key), rec.Life.Opening.Add(-overlap))
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range changed {
+		if !i.Pull || !strings.EqualFold(i.Author.Login, f.Robot) || slices.Contains(rec.Life.Pulls, int64(i.Number)) {
+			continue
+		}
+		p, err := f.shipper().PullRequest(ctx, repoOf(rec.Key), i.Number)
+		if err != nil {
+			return nil, err
+		}
+		if p.Head == rec.Life.Branch && p.Base == rec.Life.Base && !p.Fork {
+			return p, nil
+		}
+	}
+	return nil, nil
 }
 
 // statusOf returns the status of the commit of a turn.

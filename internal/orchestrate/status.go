@@ -182,19 +182,18 @@ func (s *StatusReport) notes(ctx context.Context, t *issues.Table) error {
 	if len(failures) > 0 {
 		s.Errors = failures
 	}
-	polled, err := t.Notes(ctx, notePolled)
-	if err != nil {
+	if list, err = t.Notes(ctx, notePolled); err != nil {
 		return err
 	}
-	for _, n := range polled {
-		var at time.Time
-		if err := json.Unmarshal(n.Value, &at); err != nil {
+	for _, n := range list {
+		var p polled
+		if err := json.Unmarshal(n.Value, &p); err != nil {
 			return fmt.Errorf("note of %s: %w", n.ID, err)
 		}
 		if s.Polled == nil {
 			s.Polled = map[string]time.Time{}
 		}
-		s.Polled[n.ID] = at
+		s.Polled[n.ID] = p.At
 	}
 	return nil
 }
@@ -213,7 +212,7 @@ func statusOfIssue(ctx context.Context, t *issues.Table, r issues.Record) (Issue
 	s := IssueStatus{
 		Issue: r.Key.String(), Owner: r.Owner, Repo: r.Repo, Number: r.Number, Title: l.Title, URL: l.URL, Agent: r.Agent, State: string(r.Status),
 		Slug: r.Slug, Turn: l.Turn, Outcome: l.Outcome, Waits: l.Waits, Pull: r.PullRequest, PullURL: l.PullURL, Branch: l.Branch, Verdict: l.Verdict,
-		Digest: l.Digest, Watchdog: l.Watchdog, Strangers: l.Strangers, Pending: len(waiting(all)), Warnings: l.Warnings,
+		Digest: l.Digest, Watchdog: l.Watchdog, Strangers: l.Strangers, Pending: len(waiting(all, l.Turn)), Warnings: l.Warnings,
 	}
 	for _, e := range turns {
 		if e.Result != nil {
