@@ -174,7 +174,7 @@ func (b *Bottles) work(ctx context.Context, t *orchestrate.Turn, dir string, rec
 				t.OnBottle(slug)
 			}
 		},
-		Alive: s.beat, OnAttempt: s.attempt, Stdout: out, Stderr: out,
+		Alive: s.beat, OnAttempt: s.attempt, Dies: b.o.Dies, Stdout: out, Stderr: out,
 	}
 	if rec.Anew && t.Anew != "" {
 		o.Prompt = t.Anew + "\n\n" + t.Prompt

@@ -63,7 +63,7 @@ func (b *Bottles) withUpstream(ctx context.Context, t *orchestrate.Turn, dir str
 	}
 	defer lock.Unlock()
 	u := &upstream{repo: *repo}
-	u.gate, err = repos.Open(ctx, h, &repos.Repos{Repos: []repos.Repo{*repo}}, lock, box.Slug, filepath.Join(dir, repoDir), false)
+	u.gate, err = repos.Open(ctx, h, &repos.Repos{Repos: []repos.Repo{*repo}}, lock, box.Slug, dir, false)
 	if err == nil {
 		if err = u.look(ctx, t); err == nil {
 			err = f(u)
