@@ -22,7 +22,9 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate/judge"
@@ -35,14 +37,19 @@ import (
 	"github.com/carboy/carboy/internal/work"
 )
 
-// Options configure Bottles. Output and OnEvent may be nil, and Catalog and BundleKey empty.
+// Options configure Bottles. Only the first four fields are required.
 type Options struct {
 	Host   *host.Host
 	Keeper *bottles.Keeper
 	Judge  *judge.Judge
 	Worker *work.Worker
-	// Catalog is as in work.WorkOptions.
-	Catalog string
+	// Catalog, Attempts, MaxAttempts, People, Policy and AskFor are as in work.WorkOptions.
+	Catalog     string
+	Attempts    int
+	MaxAttempts int
+	People      ask.Options
+	Policy      string
+	AskFor      time.Duration
 	// BundleKey is as in provenance.SealOptions.
 	BundleKey string
 	// Output gets what agents print, and OnEvent what happens in their bottles. Both are

@@ -167,6 +167,7 @@ func (b *Bottles) work(ctx context.Context, t *orchestrate.Turn, dir string, rec
 	out := &speaking{b.o.Output, s}
 	o := work.WorkOptions{
 		ID: rec.Work, Agent: t.Agent, Bottles: t.Bottles, Dir: filepath.Join(dir, repoDir), Prompt: t.Prompt, Catalog: b.o.Catalog,
+		Attempts: b.o.Attempts, MaxAttempts: b.o.MaxAttempts, People: b.o.People, Policy: b.o.Policy, AskFor: b.o.AskFor,
 		Base: rec.Base, Tip: rec.Tip, Last: rec.Last, Bottle: rec.Bottle, Push: rec.Repo, Branch: t.Branch,
 		OnBottle: func(slug string) {
 			s.in(slug)
