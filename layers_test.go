@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
 	{"internal/bottle/gvisor", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan"},
 	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host", "internal/backends"},
-	{"internal/review", "internal/run/repos"},
+	{"internal/review", "internal/run/repos", "internal/provenance"},
 	{"internal/ask", "internal/run/plan"},
 	{"internal/run", "internal/agent", "internal/ship/operator"},
 	{"internal/bottles", "internal/gate/judge", "internal/tracing"},
