@@ -16,6 +16,7 @@ import (
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/routes"
@@ -126,6 +127,13 @@ type (
 	EgressLog   = egresslog.Reader
 	AuditReport = audit.Report
 	AuditStatus = audit.Status
+
+	// ProvenanceReport says how the record of a merge commit verified, and ProvenanceFacts
+	// is what such a record says.
+	ProvenanceReport  = provenance.Report
+	ProvenanceOptions = provenance.VerifyOptions
+	ProvenanceEntry   = provenance.Entry
+	ProvenanceFacts   = provenance.Facts
 
 	// ProposalQueue holds the proposals that a person must decide. The others are its
 	// parameters and results.
@@ -287,6 +295,8 @@ var (
 
 	ErrBaseline, ErrGateLocked, ErrNoCatalog, ErrNothingBefore = judge.ErrBaseline, judge.ErrGateLocked, judge.ErrNoCatalog, judge.ErrNothingBefore
 	ErrNoVerdict, ErrLedger, ErrNoWork, ErrWorkLocked          = judge.ErrNoVerdict, judge.ErrLedger, work.ErrNoWork, work.ErrWorkLocked
+
+	ErrNoProvenance = provenance.ErrNone
 
 	ErrNoRepository, ErrShipUnknown, ErrShipDeadline = fault.ErrNoRepository, ship.ErrUnknown, ship.ErrDeadline
 

@@ -17,6 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run"
 	"github.com/carboy/carboy/internal/run/plan"
@@ -255,10 +256,22 @@ func (c *Client) VerdictEvidence(ctx context.Context, ref, phase, name string) (
 	return c.judge.VerdictEvidence(ctx, ref, phase, name)
 }
 
-// AuditVerify checks the audit log offline: its own consistency, and the checkpoints that
-// runs keep.
+// AuditVerify checks the audit log offline: its own consistency, the checkpoints that runs
+// keep, and the verdicts, attempts and provenance whose digests it has.
 func (c *Client) AuditVerify(ctx context.Context, key string) (audit.Report, error) {
 	return c.judge.AuditVerify(ctx, key)
+}
+
+// VerifyProvenance checks the record of a merged pull request offline: its signature, its
+// form, the audit log's record of it, and a work tree that has the commit.
+func (c *Client) VerifyProvenance(ctx context.Context, o ProvenanceOptions) (*ProvenanceReport, error) {
+	return provenance.Open(c.host.StateDir(), c.host.Audit).Verify(ctx, o)
+}
+
+// Provenances returns the records of merged pull requests, the newest first, and before them
+// those that do not verify or are gone.
+func (c *Client) Provenances(ctx context.Context) ([]ProvenanceEntry, error) {
+	return provenance.Open(c.host.StateDir(), c.host.Audit).List(ctx)
 }
 
 // SecretName reports whether a variable's name says that it holds a secret.

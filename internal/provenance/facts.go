@@ -22,18 +22,18 @@ import (
 
 // Bounds of a record. Longer lists are cut, and LeftOut counts what is missing.
 const (
-	maxTurns      = 200
-	maxRuns       = 50 // of one turn
-	maxOperations = 2000
+	maxTurns      = 100
+	maxRuns       = 20 // of one turn
+	maxOperations = 1500
 	maxReviews    = 500
 	maxBottles    = 50
-	maxHosts      = 50 // of one run
-	maxText       = 300
+	maxHosts      = 10 // of one run
+	maxText       = 200
 	maxAddress    = 1000
 )
 
 // Facts is all that a record says of a merged pull request. Texts may come from strangers:
-// they are made safe to show and cut to 300 bytes, addresses to 1,000.
+// they are made safe to show and cut to 200 bytes, addresses to 1,000.
 type Facts struct {
 	Forge string `json:"forge"` // its address, such as https://git.example.org
 	Owner string `json:"owner"` // on GitLab possibly with slashes
@@ -113,7 +113,7 @@ type Egress struct {
 	ConnectionsRefused int64 `json:"connections_refused"`
 	BytesUp            int64 `json:"bytes_up"`
 	BytesDown          int64 `json:"bytes_down"`
-	// Hosts lists the names that were allowed, at most 50.
+	// Hosts lists the names that were allowed, at most 10.
 	Hosts []string `json:"hosts"`
 	// HostsTotal counts all allowed names that the receipt lists.
 	HostsTotal int64 `json:"hosts_total"`
@@ -244,9 +244,10 @@ func (f *Facts) check() error {
 	case f.Agent == "" || f.Base == "":
 		return errors.New("fields agent and base: one is missing")
 	}
-	if err := f.checkTimes(); err != nil {
-		return err
-	}
+	return errors.Join(f.checkTurns(), f.checkTimes())
+}
+
+func (f *Facts) checkTurns() error {
 	for i, t := range f.Turns {
 		if t.Commit != "" && !isCommit(t.Commit) {
 			return fmt.Errorf("field turns[%d].commit: %q is no full name of a commit", i, safetext.String(t.Commit, 80))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -34,8 +35,13 @@ func (c *Judge) AuditVerify(ctx context.Context, key string) (audit.Report, erro
 	if err != nil {
 		return r, err
 	}
-	// The log has only the digests of verdicts and attempts.
+	// The log has only the digests of verdicts, attempts and records of merged work.
 	found, err := c.VerifyGates(ctx)
+	if err == nil {
+		var more []audit.Finding
+		more, err = provenance.Open(c.StateDir(), c.Audit).Findings(ctx)
+		found = append(found, more...)
+	}
 	if len(found) > 0 {
 		r.Status = audit.Tampered
 		r.Findings = append(r.Findings, found...)

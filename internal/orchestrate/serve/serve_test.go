@@ -225,7 +225,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("%+v", turn)
 	}
 	code, text := s.get("/metrics")
-	for _, want := range []string{`carboy_issues{state="frozen"} 1`, `carboy_issues{state="running"} 0`, `carboy_hooks_total{result="taken"} 2`, `carboy_hooks_total{result="repeated"} 1`, `carboy_hooks_total{result="unsigned"} 1`, "carboy_tokens 12", "carboy_failing 0", "# TYPE carboy_hooks_total counter"} {
+	for _, want := range []string{`carboy_issues{state="frozen"} 1`, `carboy_issues{state="running"} 0`, `carboy_hooks_total{result="taken"} 2`, `carboy_hooks_total{result="duplicate"} 1`, `carboy_hooks_total{result="refused"} 1`, "carboy_turns_total 1", "carboy_looks_failed_total 0", "carboy_tokens 12", "carboy_failing 0", "# TYPE carboy_hooks_total counter"} {
 		if code != 200 || !strings.Contains(text, want+"\n") {
 			t.Errorf("%d, no %q in\n%s", code, want, text)
 		}
@@ -247,7 +247,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestOrders: the operator ends and retries work from another process.
+// TestOrders: the operator stops and retries a turn from another process.
 func TestOrders(t *testing.T) {
 	s := newServed(t, "")
 	k := issues.Key{Owner: "org", Repo: "app", Number: 1}
@@ -269,17 +269,17 @@ func TestOrders(t *testing.T) {
 	if err := order(Cancel, k); err != nil {
 		t.Fatal(err)
 	}
-	s.until("ended", func(i orchestrate.IssueStatus) bool { return i.State == "destroyed" })
+	s.until("stopped", func(i orchestrate.IssueStatus) bool { return i.State == "frozen" && i.PullURL == "" })
+	if err := order(Cancel, k); err == nil || !strings.Contains(err.Error(), "no turn of it runs") {
+		t.Errorf("nothing runs: %v", err)
+	}
 	s.worker.mu.Lock()
 	s.worker.block = nil
 	s.worker.mu.Unlock()
 	if err := order(Retry, k); err != nil {
 		t.Fatal(err)
 	}
-	s.until("begun anew", func(i orchestrate.IssueStatus) bool { return i.State == "frozen" && i.PullURL != "" })
-	if len(s.worker.destroyed) != 1 {
-		t.Errorf("destroyed %v", s.worker.destroyed)
-	}
+	s.until("with a pull request", func(i orchestrate.IssueStatus) bool { return i.State == "frozen" && i.PullURL != "" })
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
