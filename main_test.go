@@ -8,5 +8,6 @@ import (
 func TestMain(m *testing.M) {
 	Main()
 	gitVictim()
+	issueVictim()
 	os.Exit(m.Run())
 }

@@ -54,7 +54,8 @@ func (c *Client) ServeIssues(ctx context.Context, o ServeOptions) error {
 		Config: conf, State: c.StateDir(), Runtime: runtime, Log: o.Log, Ready: o.Ready,
 		Bottles: func(r config.Repository) (orchestrate.Bottles, error) {
 			return bottlework.New(bottlework.Options{
-				Host: c.host, Keeper: c.bottles, Judge: c.judge, Worker: c.worker, Dir: serve.WorkDir(c.StateDir()), Catalog: r.Gate, Attempts: conf.Attempts,
+				Host: c.host, Keeper: c.bottles, Judge: c.judge, Worker: c.worker, Catalog: r.Gate, Attempts: conf.Attempts, MaxAttempts: conf.People.MaxAttempts,
+				People: AskOptions{Timeout: conf.People.Wait, Policy: conf.People.Policy}, Policy: conf.People.Policy, AskFor: conf.People.Wait,
 				BundleKey: conf.BundleKey, Output: o.Output, OnEvent: event,
 			})
 		},

@@ -18,7 +18,7 @@ import (
 // makers lists the calls that make a bottle or ask the backend about one. The command line
 // calls a Client c.
 var makers = []string{
-	"c.Run", "c.Prepare", "c.Start", "c.Resume", "c.Work", "c.Gate", "c.GateInit", "c.TraceScenarios", "c.Doctor", "c.SandboxHealth", "c.InspectSandbox", "corpus.Run",
+	"c.Run", "c.Prepare", "c.Start", "c.Resume", "c.Work", "c.Gate", "c.GateInit", "c.TraceScenarios", "c.Doctor", "c.ServeIssues", "c.SandboxHealth", "c.InspectSandbox", "corpus.Run",
 }
 
 // commandTree holds the commands in the source of the command line. Functions whose names

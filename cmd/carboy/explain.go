@@ -286,8 +286,11 @@ func (a *app) schemaCmd() *cobra.Command {
 		Example:   "  carboy schema bottle > bottle.schema.json",
 		ValidArgs: names,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
+			switch {
+			case len(args) != 1:
 				return usagef("carboy schema bottle", "schema: name one of %s", strings.Join(names, ", "))
+			case !slices.Contains(names, args[0]):
+				return usagef("carboy schema bottle", "schema: no schema is called %.80q: there are %s", args[0], strings.Join(names, ", "))
 			}
 			return nil
 		},
@@ -298,7 +301,7 @@ func (a *app) schemaCmd() *cobra.Command {
 			}
 			b, err := manifest.Schema(args[0])
 			if err != nil {
-				return usagef("carboy schema bottle", "schema: %w", err)
+				return err
 			}
 			_, err = a.stdout.Write(b)
 			return err

@@ -23,7 +23,7 @@ func (a *app) orchestrateCmd() *cobra.Command {
 		Example: "  carboy orchestrate init --provider gitea --api https://git.example.org/api/v1 --repository acme/web\n  carboy orchestrate doctor\n  carboy orchestrate serve\n  carboy orchestrate status",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(a.orchestrateInitCmd(), a.orchestrateDoctorCmd(), a.orchestrateServeCmd(), a.orchestrateStatusCmd(), a.orchestrateDescribeCmd(),
-		a.orchestrateOrderCmd(serve.Cancel, "end the work on an issue", cancelLong), a.orchestrateOrderCmd(serve.Retry, "give an issue's agent another turn", retryLong),
+		a.orchestrateOrderCmd(serve.Cancel, "stop the turn of an issue", cancelLong), a.orchestrateOrderCmd(serve.Retry, "give an issue's agent another turn", retryLong),
 		a.orchestrateStartCmd(), a.orchestrateResumeCmd())
 	return cmd
 }

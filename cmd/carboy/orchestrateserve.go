@@ -154,10 +154,10 @@ func (a *app) orchestrateOrderCmd(order, short, long string) *cobra.Command {
 }
 
 const (
-	cancelLong = `End the work on an issue: stop its turn, destroy its bottle, revoke its deploy keys. The
-pull request, the branch and the issue stay as they are. A later comment of somebody who
-may prompt begins anew, and so does retry. carboy orchestrate serve must run.`
-	retryLong = `Give the agent of an issue another turn, after the one that is under way, or begin anew
-if the work was ended and the issue still has its label and assignee. What fails is
-tried again by itself. carboy orchestrate serve must run.`
+	cancelLong = `Stop the turn of an issue that runs, and freeze its bottle. The issue then waits for a
+comment of somebody who may prompt, or for carboy orchestrate retry. Closing the pull
+request is what ends the work for good. carboy orchestrate serve must run.`
+	retryLong = `Give the agent of an issue another turn, as a comment would, after the one that is under
+way. Calls of the forge that fail are tried again by themselves. carboy orchestrate
+serve must run.`
 )

@@ -22,7 +22,9 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate/judge"
@@ -35,51 +37,58 @@ import (
 	"github.com/carboy/carboy/internal/work"
 )
 
-// Options configure Bottles. Output and OnEvent may be nil, and Catalog, Attempts and BundleKey empty.
+// Options configure Bottles. Only the first four fields are required.
 type Options struct {
 	Host   *host.Host
 	Keeper *bottles.Keeper
 	Judge  *judge.Judge
 	Worker *work.Worker
-	// Dir holds the issues' directories. It is made with mode 0700 if it does not exist.
-	Dir string
-	// Catalog and Attempts are as in work.WorkOptions.
-	Catalog  string
-	Attempts int
+	// Catalog, Attempts, MaxAttempts, People, Policy and AskFor are as in work.WorkOptions.
+	Catalog     string
+	Attempts    int
+	MaxAttempts int
+	People      ask.Options
+	Policy      string
+	AskFor      time.Duration
 	// BundleKey is as in provenance.SealOptions.
 	BundleKey string
 	// Output gets what agents print, and OnEvent what happens in their bottles. Both are
 	// called from many goroutines at once.
 	Output  io.Writer
 	OnEvent func(issues.Key, plan.Event)
+
+	// Dies is as in work.WorkOptions. Tests use it.
+	Dies func(work.Attempt) bool
 }
 
 var _ orchestrate.Bottles = (*Bottles)(nil)
 
 // Bottles works on issues. Its methods may be called concurrently, for one issue one at a
 // time, but for Freeze and Destroy.
-type Bottles struct{ o Options }
+type Bottles struct {
+	o   Options
+	top string // holds the issues' directories
+}
 
-// New returns Bottles. It starts nothing.
+// New returns Bottles, which keep the issues' directories in the user's state. It starts
+// nothing.
 func New(o Options) (*Bottles, error) {
 	if o.Host == nil || o.Keeper == nil || o.Judge == nil || o.Worker == nil {
 		return nil, errors.New("bottlework: Host, Keeper, Judge and Worker are needed")
 	}
-	if !filepath.IsAbs(o.Dir) || filepath.Clean(o.Dir) != o.Dir {
-		return nil, fmt.Errorf("bottlework: %q is no clean absolute path of a directory", o.Dir)
-	}
 	if o.Output == nil {
 		o.Output = io.Discard
 	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+	top := filepath.Join(o.Host.StateDir(), plan.IssuesDir)
+	if err := os.MkdirAll(top, 0o700); err != nil {
 		return nil, err
 	}
-	return &Bottles{o}, nil
+	return &Bottles{o, top}, nil
 }
 
 // Names in an issue's directory. What is new or tried is removed if carboy dies.
 const (
-	repoDir   = "repo" // the workspace
+	repoDir   = plan.IssueRepo // the workspace
 	newDir    = "new"
 	triedDir  = "tried"
 	turnsDir  = "turns"
@@ -95,7 +104,7 @@ func (b *Bottles) dir(k issues.Key) (string, error) {
 		return "", errors.New("an issue has an owner, a repository and a number from 1")
 	}
 	name := strings.TrimLeft(noName().ReplaceAllString(k.Repo, "-"), ".-")
-	return filepath.Join(b.o.Dir, fmt.Sprintf("%.60s-%d-%s", name, k.Number, judge.ShortSum(k.String()))), nil
+	return filepath.Join(b.top, fmt.Sprintf("%.60s-%d-%s", name, k.Number, judge.ShortSum(k.String()))), nil
 }
 
 // issueState is what is known of an issue's workspace.

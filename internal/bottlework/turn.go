@@ -166,7 +166,8 @@ func (b *Bottles) work(ctx context.Context, t *orchestrate.Turn, dir string, rec
 	defer s.end()
 	out := &speaking{b.o.Output, s}
 	o := work.WorkOptions{
-		ID: rec.Work, Agent: t.Agent, Bottles: t.Bottles, Dir: filepath.Join(dir, repoDir), Prompt: t.Prompt, Catalog: b.o.Catalog, Attempts: b.o.Attempts,
+		ID: rec.Work, Agent: t.Agent, Bottles: t.Bottles, Dir: filepath.Join(dir, repoDir), Prompt: t.Prompt, Catalog: b.o.Catalog,
+		Attempts: b.o.Attempts, MaxAttempts: b.o.MaxAttempts, People: b.o.People, Policy: b.o.Policy, AskFor: b.o.AskFor,
 		Base: rec.Base, Tip: rec.Tip, Last: rec.Last, Bottle: rec.Bottle, Push: rec.Repo, Branch: t.Branch,
 		OnBottle: func(slug string) {
 			s.in(slug)
@@ -174,7 +175,7 @@ func (b *Bottles) work(ctx context.Context, t *orchestrate.Turn, dir string, rec
 				t.OnBottle(slug)
 			}
 		},
-		Alive: s.beat, OnAttempt: s.attempt, Stdout: out, Stderr: out,
+		Alive: s.beat, OnAttempt: s.attempt, Dies: b.o.Dies, Stdout: out, Stderr: out,
 	}
 	if rec.Anew && t.Anew != "" {
 		o.Prompt = t.Anew + "\n\n" + t.Prompt

@@ -40,7 +40,7 @@ func (b *Bottles) withUpstream(ctx context.Context, t *orchestrate.Turn, dir str
 	if err != nil {
 		return err
 	}
-	repo, err := repoOf(p.Grant.Git, t.Issue.Owner+"/"+t.Issue.Repo)
+	repo, err := p.Grant.Git.Of(t.Issue.Owner + "/" + t.Issue.Repo)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (b *Bottles) withUpstream(ctx context.Context, t *orchestrate.Turn, dir str
 	}
 	defer lock.Unlock()
 	u := &upstream{repo: *repo}
-	u.gate, err = repos.Open(ctx, h, &repos.Repos{Repos: []repos.Repo{*repo}}, lock, box.Slug, filepath.Join(dir, repoDir), false)
+	u.gate, err = repos.Open(ctx, h, &repos.Repos{Repos: []repos.Repo{*repo}}, lock, box.Slug, dir, false)
 	if err == nil {
 		if err = u.look(ctx, t); err == nil {
 			err = f(u)
@@ -121,27 +121,6 @@ func (u *upstream) wanted() []string {
 		return []string{u.tip}
 	}
 	return []string{u.tip, u.at}
-}
-
-// repoOf returns the one repository of a bottle whose path is that of the issue's.
-func repoOf(g *repos.Repos, path string) (*repos.Repo, error) {
-	var found *repos.Repo
-	if g != nil {
-		for i := range g.Repos {
-			url := strings.TrimSuffix(strings.TrimRight(g.Repos[i].URL, "/"), ".git")
-			if !strings.HasSuffix(url, "/"+path) && !strings.HasSuffix(url, ":"+path) {
-				continue
-			}
-			if found != nil {
-				return nil, &fault.OptionError{Option: "git-gate.repos", Reason: "has more than one repository " + safetext.String(path, 200), Advice: "give the agent a bottle with one of them: bottles are named by its manifest or a label"}
-			}
-			found = &g.Repos[i]
-		}
-	}
-	if found == nil {
-		return nil, &fault.OptionError{Option: "git-gate.repos", Reason: "has no repository " + safetext.String(path, 200), Advice: "declare it in the file of the agent's bottle, with a key or a token that opens it"}
-	}
-	return found, nil
 }
 
 // Conflicts reports whether the issue's branch no longer merges into its base without a

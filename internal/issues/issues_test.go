@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -190,7 +192,7 @@ func TestMigrations(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "issues.db")
 	table := open(t, path)
-	for _, set := range []string{"bottles = '['", "status = 'lost'"} {
+	for _, set := range []string{"bottles = '['", "life = '['", "status = 'lost'"} {
 		put(t, table, Record{Key: Key{"o", "r", 1}, Status: Running})
 		if _, err := table.db.Exec("UPDATE issues SET " + set); err != nil {
 			t.Fatal(err)
@@ -360,6 +362,177 @@ func TestFull(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if r, ok, err := full.Get(ctx, Key{"o", "r", 1}); err != nil || !ok {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+}
+
+// A change of a record is whole or none, and doesn't lose one of others.
+func TestUpdate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "issues.db")
+	tables := []*Table{open(t, path), open(t, path)}
+	k := Key{"o", "r", 1}
+	if err := tables[0].Update(ctx, k, func(*Record) error { return nil }); !errors.Is(err, ErrMissing) || strings.Count(err.Error(), path) != 1 {
+		t.Errorf("%v", err)
+	}
+	at := time.Unix(5, 6).UTC()
+	full := Record{Key: k, Status: Frozen, Life: Life{RepoID: 4, Pulls: []int64{2, 3}, Read: map[string]time.Time{"issue #1": at}, Since: at, Failure: &Failure{"x", at, 2}, Warnings: []string{"w"}}}
+	put(t, tables[0], full)
+	if r, _, err := tables[1].Get(ctx, k); err != nil || !reflect.DeepEqual(r, full) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	bad := errors.New("no")
+	for _, change := range []func(*Record) error{
+		func(r *Record) error { r.Slug = "refused"; return bad },
+		func(r *Record) error { r.Slug, r.Status = "refused", "odd"; return nil },
+	} {
+		if err := tables[0].Update(ctx, k, change); err == nil {
+			t.Error("no error")
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 10 {
+				if err := tables[i%2].Update(ctx, k, func(r *Record) error { r.Key = Key{"x", "y", 9}; r.Life.Turn++; return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if r, _, err := tables[0].Get(ctx, k); err != nil || r.Life.Turn != 80 || r.Slug != "" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Entries belong to an issue, and stay in the order in which they came.
+func TestEntries(t *testing.T) {
+	table := open(t, filepath.Join(t.TempDir(), "issues.db"))
+	k, other := Key{"o", "r", 1}, Key{"o", "r", 2}
+	put(t, table, Record{Key: k, Status: Running})
+	for _, id := range []string{"b", "a", "c"} {
+		if added, err := table.Add(ctx, k, "turn", id, id+"1"); !added || err != nil {
+			t.Errorf("%v, %v", added, err)
+		}
+	}
+	if added, err := table.Add(ctx, k, "turn", "a", "second"); added || err != nil {
+		t.Errorf("%v, %v", added, err)
+	}
+	for _, err := range []error{
+		table.Set(ctx, k, "turn", "b", "b2"), table.Set(ctx, other, "turn", "b", "other"), table.Set(ctx, k, "word", "b", 7),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	got := func(list []Entry, err error) (s string) {
+		if err != nil {
+			t.Error(err)
+		}
+		for _, e := range list {
+			s += e.Kind + " " + e.ID + " " + string(e.Value) + "; "
+		}
+		return s
+	}
+	if s := got(table.Entries(ctx, k, "turn")); s != `turn b "b2"; turn a "a1"; turn c "c1"; ` {
+		t.Error(s)
+	}
+	if _, err := table.Add(ctx, k, "turn", "x", func() {}); err == nil {
+		t.Error("a function is no JSON")
+	}
+	if err := table.Delete(ctx, k); err != nil {
+		t.Error(err)
+	}
+	if s := got(table.Entries(ctx, k, "turn")) + got(table.Entries(ctx, k, "word")) + got(table.Entries(ctx, other, "turn")); s != `turn b "other"; ` {
+		t.Error(s)
+	}
+	for _, err := range []error{table.SetNote(ctx, "n", "2", true), table.SetNote(ctx, "n", "1", 1), table.SetNote(ctx, "n", "1", 2), table.SetNote(ctx, "n", "3", 3), table.SetNote(ctx, "n", "3", nil), table.SetNote(ctx, "n", "4", nil)} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if err := table.SetNote(ctx, "n", "5", func() {}); err == nil {
+		t.Error("a function is no JSON")
+	}
+	if s := got(table.Notes(ctx, "n")); s != "n 1 2; n 2 true; " {
+		t.Error(s)
+	}
+	if _, err := table.db.Exec("UPDATE notes SET value = '{'"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Notes(ctx, "n"); err == nil || !strings.Contains(err.Error(), "n 1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A table is read beside the one that writes, and after it.
+func TestOpenReadOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "issues.db")
+	if _, err := OpenReadOnly(ctx, path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	table, err := Open(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Record{Key: Key{"o", "r", 1}, Status: Running}
+	put(t, table, r)
+	for _, when := range []string{"beside it", "after it"} {
+		reader, err := OpenReadOnly(ctx, path)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if list, err := reader.List(ctx); err != nil || len(list) != 1 {
+			t.Errorf("%s: %+v, %v", when, list, err)
+		}
+		if err := reader.Put(ctx, r); err == nil {
+			t.Errorf("%s: it was written", when)
+		}
+		if when == "beside it" {
+			if _, err := table.db.Exec("PRAGMA user_version = 1"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := OpenReadOnly(ctx, path); err == nil || !strings.Contains(err.Error(), "its version is 1") {
+				t.Errorf("%v", err)
+			}
+			if _, err := table.db.Exec(fmt.Sprint("PRAGMA user_version = ", len(migrations))); err != nil {
+				t.Fatal(err)
+			}
+			if err := table.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := reader.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	path = filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(path, []byte("no database, but long enough to be taken for one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenReadOnly(ctx, path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A file of the first version keeps its records.
+func TestFirstVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "issues.db")
+	db, err := sqlite.Open(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrate(ctx, db, migrations[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`INSERT INTO issues VALUES ('o', 'r', 1, 's', 'a', '["b"]', '', 'u', 2, 'frozen', 0)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := Record{Key: Key{"o", "r", 1}, Slug: "s", Agent: "a", Bottles: []string{"b"}, GitUser: "u", PullRequest: 2, Status: Frozen}
+	if r, ok, err := open(t, path).Get(ctx, want.Key); err != nil || !ok || !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v, %v, %v", r, ok, err)
 	}
 }

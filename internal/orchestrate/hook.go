@@ -26,9 +26,6 @@ const (
 // never more than a hint: what holds is read from the forge.
 func (o *Orchestrator) Handler() http.Handler { return http.HandlerFunc(o.hook) }
 
-// Repeated returns how many deliveries were repeats of earlier ones.
-func (o *Orchestrator) Repeated() int64 { return o.repeated.Load() }
-
 func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -39,6 +36,7 @@ func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 	case o.hooks <- struct{}{}:
 		defer func() { <-o.hooks }()
 	default:
+		o.counts.overloaded.Add(1)
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "too many deliveries at a time", http.StatusServiceUnavailable)
 		return
@@ -47,6 +45,7 @@ func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hookIn))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHook))
 	if err != nil {
+		o.counts.refused.Add(1)
 		if errors.As(err, new(*http.MaxBytesError)) {
 			http.Error(w, "the delivery is too large", http.StatusRequestEntityTooLarge)
 			return
@@ -55,6 +54,9 @@ func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e, f, err := o.verify(r.Header, body)
+	if err != nil {
+		o.counts.refused.Add(1)
+	}
 	switch {
 	case errors.Is(err, forge.ErrNotSigned):
 		http.Error(w, err.Error(), http.StatusUnauthorized)
@@ -63,11 +65,12 @@ func (o *Orchestrator) hook(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	o.counts.hooks.Add(1)
 	// The signature proves who sent the body, not when: a repeated delivery is a look less.
 	if e.Delivery == "" || o.delivered.add(f.Owner+" "+e.Delivery) {
 		o.hint(f, e)
 	} else {
-		o.repeated.Add(1)
+		o.counts.duplicates.Add(1)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -96,7 +96,7 @@ func (o *Orchestrator) wake(ctx context.Context, k issues.Key) error {
 		return err
 	}
 	reasons := []string{}
-	for _, h := range waiting(all) {
+	for _, h := range waiting(all, rec.Life.Turn) {
 		reasons = append(reasons, h.ID)
 	}
 	if rec.Life.Ending != "" {
@@ -193,7 +193,7 @@ func (o *Orchestrator) next(ctx context.Context, k issues.Key) (s step, err erro
 		if err != nil {
 			return err
 		}
-		if s = needOf(rec, ok, waiting(all)); s.Need != needTurn || s.Turn == rec.Life.Turn {
+		if s = needOf(rec, ok, waiting(all, rec.Life.Turn)); s.Need != needTurn || s.Turn == rec.Life.Turn {
 			return nil
 		}
 		s, err = o.beginTurn(ctx, rec, s.Turn, all)
@@ -230,6 +230,7 @@ type turnEntry struct {
 	Began    time.Time `json:"began"`
 	Watchdog bool      `json:"watchdog,omitempty"`
 	Silent   bool      `json:"silent,omitempty"` // that is why
+	Stopped  bool      `json:"stopped,omitempty"`
 	// Status and Summary are the agent's last report.
 	Status  string      `json:"status,omitempty"`
 	Summary string      `json:"summary,omitempty"`
@@ -408,6 +409,8 @@ func waitsFor(r *issues.Record, e turnEntry) string {
 		return "a comment: carboy could not carry out the turn (" + e.Broken + ")"
 	case e.Silent:
 		return "a comment: the agent was silent for too long, and was stopped"
+	case e.Stopped:
+		return "a comment or a retry: an operator stopped it"
 	case res.Outcome == "":
 		return "a comment: the agent ended without a report"
 	case res.Moved:

@@ -546,3 +546,39 @@ func TestEngineLost(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 }
+
+// An operator can stop a turn, and ask for another.
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	begun := make(chan struct{}, 1)
+	w.bottles.plan = func(ctx context.Context, _ Turn, _ *TurnResult) error {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	n := w.issue()
+	<-begun
+	if err := w.o.Cancel(ctx, w.key(n)); err != nil {
+		t.Error(err)
+	}
+	if s := w.settled(n, 1); s.Watchdog || s.Waits != "a comment or a retry: an operator stopped it" {
+		t.Errorf("%+v", s)
+	}
+	for _, err := range []error{w.o.Cancel(ctx, w.key(n)), w.o.Cancel(ctx, w.key(99)), w.o.Retry(ctx, w.key(99))} {
+		if err == nil {
+			t.Error("no error")
+		}
+	}
+	w.bottles.plan = w.bottles.passes
+	if err := w.o.Retry(ctx, w.key(n)); err != nil {
+		t.Error(err)
+	}
+	w.settled(n, 2)
+	if p := w.bottles.turns()[1].Prompt; !strings.Contains(p, "the operator wrote:\nGo on with the work.") {
+		t.Error(p)
+	}
+	if c := w.o.Counters(); c.Turns != 2 || c.Hooks != 1 || c.Looks == 0 || c.LookErrors != 0 || c.Refused != 0 {
+		t.Errorf("%+v", c)
+	}
+}

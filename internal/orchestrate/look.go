@@ -40,7 +40,11 @@ func (o *Orchestrator) looks(ctx context.Context) {
 		if !ok {
 			return
 		}
+		o.counts.looks.Add(1)
 		err := o.look(ctx, k, deep)
+		if err != nil {
+			o.counts.lookErrors.Add(1)
+		}
 		if ctx.Err() == nil {
 			o.keepFailure(ctx, k, err)
 		}
@@ -127,7 +131,10 @@ func (o *Orchestrator) look(ctx context.Context, k issues.Key, deep bool) error 
 	if err != nil {
 		return err
 	}
-	pending := len(waiting(all))
+	pending := 0
+	if r != nil {
+		pending = len(waiting(all, r.Life.Turn))
+	}
 	if deep && r != nil && r.Status == issues.Frozen && pending == 0 && s.pull != nil && s.pull.Open {
 		if s.conflict, err = o.Bottles.Conflicts(ctx, turnOf(r)); err != nil {
 			return fmt.Errorf("ask whether %s merges into %s: %w", r.Life.Branch, r.Life.Base, err)
@@ -358,10 +365,11 @@ func decoded[T any](list []issues.Entry, err error) ([]T, error) {
 	return out, nil
 }
 
-// waiting returns the prompts that no turn took yet, the oldest first.
-func waiting(all []heard) (out []heard) {
+// waiting returns the prompts that none of the turns took, the oldest first. One that was given
+// to a later turn waits, too: a process died before that turn began.
+func waiting(all []heard, turns int) (out []heard) {
 	for _, h := range all {
-		if h.Prompt && h.Turn == 0 {
+		if h.Prompt && (h.Turn == 0 || h.Turn > turns) {
 			out = append(out, h)
 		}
 	}
@@ -410,11 +418,15 @@ type waitingNote struct {
 
 // drop takes the prompts that wait out of the next turn.
 func (o *Orchestrator) drop(ctx context.Context, k issues.Key) error {
+	rec, _, err := o.table.Get(ctx, k)
+	if err != nil {
+		return err
+	}
 	all, err := o.heard(ctx, k)
 	if err != nil {
 		return err
 	}
-	for _, h := range waiting(all) {
+	for _, h := range waiting(all, rec.Life.Turn) {
 		h.Turn = -1
 		if err := o.table.Set(ctx, k, kindHeard, h.ID, h); err != nil {
 			return err

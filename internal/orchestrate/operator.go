@@ -2,64 +2,78 @@ package orchestrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/issues"
 )
 
-// operatorPost begins the ids of reasons for a turn that the operator gave.
-const operatorPost = "operator-"
+var errStopped = errors.New("an operator stopped it")
 
-// Cancel ends the work on an issue for the operator: its turn is stopped, its bottle destroyed,
-// and prompts that wait go nowhere. The pull request stays as it is. A later comment of
-// somebody who may prompt, or Retry, begins anew. It does nothing if the work has ended. The
-// error wraps [issues.ErrMissing] if there is no record of the issue.
-func (o *Orchestrator) Cancel(ctx context.Context, k issues.Key) error {
-	if err := o.known(ctx, k); err != nil {
-		return err
-	}
-	if err := o.drop(ctx, k); err != nil {
-		return err
-	}
-	if err := o.endPull(ctx, k, "cancelled"); err != nil {
-		return err
-	}
-	return o.wake(ctx, k)
+// Counters count what happened since the process began.
+type Counters struct {
+	Hooks      int64 `json:"hooks"`      // deliveries that were taken
+	Refused    int64 `json:"refused"`    // not signed, not understood, or too large
+	Duplicates int64 `json:"duplicates"` // of those that were taken
+	Overloaded int64 `json:"overloaded"` // too many at a time
+	Looks      int64 `json:"looks"`
+	LookErrors int64 `json:"look_errors"`
+	PollErrors int64 `json:"poll_errors"`
+	Turns      int64 `json:"turns"` // that began, or began again
 }
 
-// Retry gives the agent of an issue another turn for the operator, now or after the one that
-// is under way. A second call before that turn does nothing. The error wraps
+type counts struct {
+	hooks, refused, duplicates, overloaded, looks, lookErrors, pollErrors, turns atomic.Int64
+}
+
+// Counters returns the counters.
+func (o *Orchestrator) Counters() Counters {
+	c := &o.counts
+	return Counters{
+		c.hooks.Load(), c.refused.Load(), c.duplicates.Load(), c.overloaded.Load(),
+		c.looks.Load(), c.lookErrors.Load(), c.pollErrors.Load(), c.turns.Load(),
+	}
+}
+
+// Cancel stops the turn of an issue that runs, and freezes its bottle. The issue waits for a
+// comment or for [Orchestrator.Retry] then. The error wraps [issues.ErrMissing] if there is no
+// record of the issue.
+func (o *Orchestrator) Cancel(ctx context.Context, k issues.Key) error {
+	if _, ok, err := o.table.Get(ctx, k); err != nil || !ok {
+		return errors.Join(err, missing(k, ok))
+	}
+	if !o.stopTurn(k, errStopped) {
+		return fmt.Errorf("%v: no turn of it runs", k)
+	}
+	return nil
+}
+
+// Retry asks for another turn of an issue, as a comment would. The error wraps
 // [issues.ErrMissing] if there is no record of the issue.
 func (o *Orchestrator) Retry(ctx context.Context, k issues.Key) error {
-	if err := o.known(ctx, k); err != nil {
-		return err
+	if _, ok, err := o.table.Get(ctx, k); err != nil || !ok {
+		return errors.Join(err, missing(k, ok))
 	}
-	all, err := o.heard(ctx, k)
-	if err != nil {
+	now := time.Now().UTC()
+	p := post{ID: retryPrefix + strconv.FormatInt(now.UnixNano(), 10), By: "the operator", At: now, Text: "Go on with the work."}
+	if _, err := o.table.Add(ctx, k, kindHeard, p.ID, heard{post: p, Prompt: true}); err != nil {
 		return err
-	}
-	asked := slices.ContainsFunc(waiting(all), func(h heard) bool { return strings.HasPrefix(h.ID, operatorPost) })
-	if !asked {
-		now := time.Now().UTC()
-		p := post{ID: operatorPost + strconv.FormatInt(now.UnixNano(), 10), Thread: forge.Thread{Number: int(k.Number)}, At: now}
-		if _, err := o.table.Add(ctx, k, kindHeard, p.ID, heard{post: p, Prompt: true, Alone: true}); err != nil {
-			return err
-		}
 	}
 	o.queue.add(k, false)
 	return nil
 }
 
-// known returns an error if there is no record of an issue.
-func (o *Orchestrator) known(ctx context.Context, k issues.Key) error {
-	_, ok, err := o.table.Get(ctx, k)
-	if err == nil && !ok {
-		err = fmt.Errorf("%v: %w", k, issues.ErrMissing)
+const retryPrefix = "retry-"
+
+func isRetry(h heard) bool { return strings.HasPrefix(h.ID, retryPrefix) }
+
+func missing(k issues.Key, known bool) error {
+	if known {
+		return nil
 	}
-	return err
+	return fmt.Errorf("%v: %w", k, issues.ErrMissing)
 }

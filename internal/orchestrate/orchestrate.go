@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/carboy/carboy/internal/engine"
@@ -43,14 +42,13 @@ type Orchestrator struct {
 	queue     *queue
 	hooks     chan struct{}
 	delivered *recent
-	repeated  atomic.Int64
+	counts    counts
 
-	mu    sync.Mutex
-	turns map[issues.Key]*running
-	pulls map[issues.Key]issues.Key // the issues of pull requests
-	// polling is cancelled at the end.
+	mu      sync.Mutex
+	turns   map[issues.Key]*running
+	pulls   map[issues.Key]issues.Key // the issues of pull requests
+	closed  context.Context           // ends with Close
 	closing func()
-	closed  context.Context
 }
 
 // pace says how soon things are tried again.

@@ -48,6 +48,7 @@ func (o *Orchestrator) polls(ctx context.Context) {
 					return
 				}
 				if err != nil {
+					o.counts.pollErrors.Add(1)
 					o.Log.Warn("a repository can't be looked at; it is tried again", "repository", path, "error", err)
 				}
 				if nerr := o.noteFailed(ctx, path, err); nerr != nil {

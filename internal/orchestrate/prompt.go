@@ -56,10 +56,6 @@ func (p *promptOf) turn(number int) turnEntry {
 			continue
 		}
 		e.For = append(e.For, h.ID)
-		if strings.HasPrefix(h.ID, operatorPost) {
-			b.WriteString("The operator asks you to go on: do what is still missing, and see that the checks pass.\n\n")
-			continue
-		}
 		if strings.HasPrefix(h.ID, "conflict-") {
 			fmt.Fprintf(&b, "The branch %s no longer merges into %s. Rebase it onto %s in your workspace, resolve the conflicts so that both sides' intent is kept, and see that the checks pass.\n\n", p.rec.Life.Branch, p.rec.Life.Base, p.rec.Life.Base)
 			continue
@@ -90,7 +86,11 @@ func (p *promptOf) postsText() string {
 			fmt.Fprintf(&b, "\n[%d more are left out: read them with read_comments]\n", len(p.posts)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n%s wrote at %s", safetext.String(h.By, 60), h.Thread)
+		if isRetry(h) {
+			fmt.Fprintf(&b, "\n%s wrote", h.By)
+		} else {
+			fmt.Fprintf(&b, "\n%s wrote at %s", safetext.String(h.By, 60), h.Thread)
+		}
 		if h.Changes {
 			b.WriteString(", and requests changes")
 		}

@@ -212,7 +212,7 @@ func statusOfIssue(ctx context.Context, t *issues.Table, r issues.Record) (Issue
 	s := IssueStatus{
 		Issue: r.Key.String(), Owner: r.Owner, Repo: r.Repo, Number: r.Number, Title: l.Title, URL: l.URL, Agent: r.Agent, State: string(r.Status),
 		Slug: r.Slug, Turn: l.Turn, Outcome: l.Outcome, Waits: l.Waits, Pull: r.PullRequest, PullURL: l.PullURL, Branch: l.Branch, Verdict: l.Verdict,
-		Digest: l.Digest, Watchdog: l.Watchdog, Strangers: l.Strangers, Pending: len(waiting(all)), Warnings: l.Warnings,
+		Digest: l.Digest, Watchdog: l.Watchdog, Strangers: l.Strangers, Pending: len(waiting(all, l.Turn)), Warnings: l.Warnings,
 	}
 	for _, e := range turns {
 		if e.Result != nil {

@@ -51,13 +51,15 @@ func (t *running) checkin(every time.Duration) bool {
 	return true
 }
 
-// stopTurn ends the turn of an issue, if one runs.
-func (o *Orchestrator) stopTurn(k issues.Key, why error) {
+// stopTurn ends the turn of an issue, and reports whether one runs.
+func (o *Orchestrator) stopTurn(k issues.Key, why error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if t := o.turns[k]; t != nil {
+	t := o.turns[k]
+	if t != nil {
 		t.stop(why)
 	}
+	return t != nil
 }
 
 // turn is the body of the workflow of one turn. The engine bounds how many are under way.
@@ -73,6 +75,7 @@ func (o *Orchestrator) carryOut(ctx context.Context, k issues.Key, number int) e
 	if err != nil || e.Result != nil {
 		return err
 	}
+	o.counts.turns.Add(1)
 	turnCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	now := &running{cancel: cancel, last: time.Now()}
@@ -198,7 +201,7 @@ func (o *Orchestrator) reported(ctx context.Context, k issues.Key, number int, s
 
 // keepResult keeps what became of a turn. why is what stopped it, if something did.
 func (o *Orchestrator) keepResult(ctx context.Context, k issues.Key, number int, res *TurnResult, failed, why error) error {
-	stopped := errors.Is(why, errSilent) || errors.Is(why, errPullEnded)
+	stopped := errors.Is(why, errSilent) || errors.Is(why, errPullEnded) || errors.Is(why, errStopped)
 	var slug string
 	if stopped {
 		err := o.finish(ctx, k, "freeze the bottle", func(ctx context.Context) error {
@@ -225,7 +228,7 @@ func (o *Orchestrator) keepResult(ctx context.Context, k issues.Key, number int,
 			}
 		}
 		// An agent that ends without a report is incomplete, as a silent one is.
-		e.Silent = errors.Is(why, errSilent)
+		e.Silent, e.Stopped = errors.Is(why, errSilent), errors.Is(why, errStopped)
 		e.Watchdog = e.Silent || !stopped && e.Broken == "" && e.Result.Outcome == ""
 		if err := o.table.Set(ctx, k, kindTurn, strconv.Itoa(number), e); err != nil {
 			return err

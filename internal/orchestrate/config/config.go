@@ -67,6 +67,7 @@ type Config struct {
 	// format of Sigstore; empty: none.
 	BundleKey string
 	Attempts  int // at the gate, in one turn; 0: as the catalog says
+	People    People
 
 	env func(string) string
 }
@@ -90,6 +91,17 @@ type Webhooks struct {
 	Listen string // host:port, of this machine or a private network
 	URL    string // where the forge sends them; empty: not said
 	Secret Source
+}
+
+// People says how people are asked while an agent works.
+type People struct {
+	// Wait bounds the wait for an answer; 0: five minutes.
+	Wait time.Duration
+	// Policy is a file with rules that answer some questions; empty: none.
+	Policy string
+	// MaxAttempts bounds the attempts in one turn with those that people grant when the others
+	// are spent; 0: nobody is asked.
+	MaxAttempts int
 }
 
 // Load reads orchestrate.yaml in dir. The error matches [ErrNone] if there is none, and is

@@ -50,6 +50,10 @@ watchdog: 45m
 slots: 3
 bundle_key: /etc/carboy/key.pem
 attempts: 2
+people:
+  wait: 30m
+  policy: ~/answers.yaml
+  max_attempts: 5
 `
 
 // little has what every file needs.
@@ -77,7 +81,7 @@ func TestParse(t *testing.T) {
 	if c.Provider != "gitea" || c.API != "https://git.example.org/api/v1" || c.Login != "carboy-bot" || c.CAFile != "/home/ada/ca.pem" || c.Organisation != "acme" || len(c.From) != 0 {
 		t.Errorf("%+v", c)
 	}
-	if c.Poll != time.Minute || c.Watchdog != 45*time.Minute || c.Attempts != 2 {
+	if c.Poll != time.Minute || c.Watchdog != 45*time.Minute || c.Attempts != 2 || c.People != (People{30 * time.Minute, "/home/ada/answers.yaml", 5}) {
 		t.Errorf("%v %v %d", c.Poll, c.Watchdog, c.Attempts)
 	}
 	if w := c.Webhooks; w == nil || w.Listen != "127.0.0.1:8480" || w.URL != "https://carboy.example.org/hook" || w.Secret.File != "/home/ada/secret" {
@@ -217,6 +221,9 @@ func TestErrors(t *testing.T) {
 		{"poll: 1m", "poll: 60", "poll", "text"},
 		{"watchdog: 45m", "watchdog: 30h", "watchdog", "not between"},
 		{"attempts: 2", "attempts: 4", "attempts", ""},
+		{"wait: 30m", "wait: 48h", "people.wait", "not between"},
+		{"policy: ~/answers.yaml", "policy: answers.yaml", "people.policy", "not an absolute path"},
+		{"max_attempts: 5", "max_attempts: 0", "people.max_attempts", ""},
 		{"poll: 1m", "poll: 1m\npoll: 2m", "poll", "given twice"},
 	} {
 		if !strings.Contains(full, x.old) {
@@ -415,7 +422,7 @@ func TestExampleComments(t *testing.T) {
 		bare := strings.TrimLeft(l, " ")
 		rest, ok := strings.CutPrefix(bare, "# ")
 		key, _, isKey := strings.Cut(rest, ":")
-		if !ok || !isKey || strings.ContainsAny(key, " .") || strings.HasPrefix(rest, " ") {
+		if !ok || !isKey || strings.ContainsAny(key, " .") || key == "people" || strings.HasPrefix(rest, " ") {
 			continue
 		}
 		tried++
@@ -516,6 +523,7 @@ func TestSchema(t *testing.T) {
 		{"  login: carboy-bot", "  login: carboy-bot\n  xxxx: 1", at("properties", "forge", "properties")},
 		{"    base: trunk", "    xxxx: trunk", at("properties", "repositories", "additionalProperties", "properties")},
 		{"service: {env: T_SERVICE}", "xxxx: {env: T_SERVICE}", at("properties", "tokens", "properties")},
+		{"  max_attempts: 5", "  xxxx: 2", at("properties", "people", "properties")},
 		{"  listen:", "  xxxx:", at("properties", "webhooks", "properties")},
 		{"service: {env: T_SERVICE}", "service: {xxxx: T_SERVICE}", at("$defs", "secret", "properties")},
 		{"poll: 1m", "app: {xxxx: 1}", at("properties", "app", "properties")},

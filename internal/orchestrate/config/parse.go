@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/supervise"
 )
 
 // Bounds of the file's values.
@@ -55,7 +56,7 @@ func Parse(file string, data []byte, env func(string) string) (*Config, error) {
 		return nil, err
 	}
 	p := &parser{c: &Config{File: file, From: map[string]string{}, Tokens: map[Role]Source{}, env: env}, env: env, home: env("HOME")}
-	m := top.Mapping("forge", "organisation", "labels", "bots", "repositories", "tokens", "app", "webhooks", "poll", "watchdog", "slots", "attempts", "bundle_key")
+	m := top.Mapping("forge", "organisation", "labels", "bots", "repositories", "tokens", "app", "webhooks", "poll", "watchdog", "slots", "attempts", "bundle_key", "people")
 	p.forge(m)
 	p.organisation(m.Get("organisation"))
 	p.c.Labels = p.labels(m.Get("labels"))
@@ -66,6 +67,7 @@ func Parse(file string, data []byte, env func(string) string) (*Config, error) {
 	p.c.Poll = p.between(m.Get("poll"), DefaultPoll, minPoll, maxPoll)
 	p.watchdog(m.Get("watchdog"))
 	p.c.Slots = int(m.Get("slots").Int(DefaultSlots, 1, maxSlots))
+	p.people(m.Get("people"))
 	p.c.BundleKey = p.file(m.Get("bundle_key"))
 	p.c.Attempts = int(m.Get("attempts").Int(0, 1, maxAttempts))
 	if err := doc.Err(); err != nil {
@@ -349,6 +351,14 @@ func (p *parser) watchdog(v document.Value) {
 	}
 	if p.c.Watchdog = d; err != nil || d < minWatchdog || d > maxWatchdog {
 		p.badVariable("FORGE_WATCHDOG_TIMEOUT", "watchdog", fmt.Sprintf("is no time between %v and %v", minWatchdog, maxWatchdog), "a number of seconds, or such as 30m")
+	}
+}
+
+func (p *parser) people(v document.Value) {
+	m := v.Mapping("wait", "policy", "max_attempts")
+	p.c.People = People{
+		Wait: p.between(m.Get("wait"), 0, time.Second, supervise.MaxTimeout), Policy: p.file(m.Get("policy")),
+		MaxAttempts: int(m.Get("max_attempts").Int(0, 1, maxAttempts+supervise.MaxMoreAttempts)),
 	}
 }
 

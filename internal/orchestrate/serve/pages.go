@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,14 +15,10 @@ import (
 
 // pages answers webhooks and those who watch over the process.
 type pages struct {
-	dir   string
-	hooks http.Handler
-	// repeated counts deliveries that were taken and had come before.
-	repeated func() int64
+	dir      string
+	hooks    http.Handler
+	counters func() orchestrate.Counters
 	ready    atomic.Bool
-
-	mu    sync.Mutex
-	codes map[int]int // answers to deliveries, by code
 }
 
 func (p *pages) handler() http.Handler {
@@ -37,35 +32,9 @@ func (p *pages) handler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	m.HandleFunc("GET /metrics", p.metrics)
-	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c := &coded{ResponseWriter: w, code: http.StatusOK}
-		p.hooks.ServeHTTP(c, r)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.codes == nil {
-			p.codes = map[int]int{}
-		}
-		p.codes[c.code]++
-	})
+	m.Handle("/", p.hooks)
 	return m
 }
-
-// coded remembers the code of an answer.
-type coded struct {
-	http.ResponseWriter
-	code int
-}
-
-func (c *coded) WriteHeader(code int) {
-	c.code = code
-	c.ResponseWriter.WriteHeader(code)
-}
-
-// Unwrap lets the handler set deadlines.
-func (c *coded) Unwrap() http.ResponseWriter { return c.ResponseWriter }
-
-// hookResults name the answers to deliveries.
-var hookResults = map[int]string{http.StatusNoContent: "taken", http.StatusUnauthorized: "unsigned", http.StatusServiceUnavailable: "too many"}
 
 // metrics writes counts in the text format of Prometheus.
 func (p *pages) metrics(w http.ResponseWriter, r *http.Request) {
@@ -78,18 +47,13 @@ func (p *pages) metrics(w http.ResponseWriter, r *http.Request) {
 	}
 	m := &families{}
 	ofIssues(m, s)
-	m.family("carboy_hooks_total", "counter", "Deliveries of the forge by result. Repeated ones are taken, too.")
-	p.mu.Lock()
-	counts := map[string]int64{"taken": 0, "unsigned": 0, "too many": 0, "refused": 0, "repeated": p.repeated()}
-	for code, n := range p.codes {
-		name, ok := hookResults[code]
-		if !ok {
-			name = "refused"
-		}
-		counts[name] += int64(n)
-	}
-	p.mu.Unlock()
-	m.labelled("carboy_hooks_total", "result", counts)
+	c := p.counters()
+	m.family("carboy_hooks_total", "counter", "Deliveries of the forge by result. Duplicates are taken, too.")
+	m.labelled("carboy_hooks_total", "result", map[string]int64{"taken": c.Hooks, "refused": c.Refused, "duplicate": c.Duplicates, "overloaded": c.Overloaded})
+	m.counter("carboy_looks_total", "Looks at an issue at the forge.", c.Looks)
+	m.counter("carboy_looks_failed_total", "Looks at an issue that failed.", c.LookErrors)
+	m.counter("carboy_polls_failed_total", "Looks at a repository as a whole that failed.", c.PollErrors)
+	m.counter("carboy_turns_total", "Turns of agents that began, or began again.", c.Turns)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	fmt.Fprint(w, m.String())
 }
@@ -103,6 +67,11 @@ func (f *families) family(name, kind, help string) {
 
 func (f *families) gauge(name, help string, value int64) {
 	f.family(name, "gauge", help)
+	fmt.Fprintf(f, "%s %d\n", name, value)
+}
+
+func (f *families) counter(name, help string, value int64) {
+	f.family(name, "counter", help)
 	fmt.Fprintf(f, "%s %d\n", name, value)
 }
 

@@ -37,9 +37,6 @@ const (
 // StateDir returns the directory of the orchestrator's state in that of the user.
 func StateDir(state string) string { return filepath.Join(state, "orchestrate") }
 
-// WorkDir returns the directory of the issues' workspaces.
-func WorkDir(state string) string { return filepath.Join(StateDir(state), "work") }
-
 // Options say what is served.
 type Options struct {
 	Config  *config.Config
@@ -93,7 +90,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, orc.Close(o.Grace))
 	}
 	defer endOrders()
-	p := &pages{dir: StateDir(o.State), hooks: orc.Handler(), repeated: orc.Repeated}
+	p := &pages{dir: StateDir(o.State), hooks: orc.Handler(), counters: orc.Counters}
 	if l != nil {
 		defer p.serve(l, o.Log)()
 	}

@@ -62,7 +62,7 @@ func parseMounts(specs []string, workspace, state string) ([]bottle.Mount, error
 		if workspace != "" && leadsOut(spec, m.Source, workspace) {
 			return nil, &fault.OptionError{Option: "--mount", Value: spec, Reason: "has a source in the workspace that is a link out of it", Advice: "the workspace's files may be anybody's; name where the link leads if that is meant"}
 		}
-		if showsState(m.Source, state) {
+		if showsState(m.Source, state) && !ofIssue(m.Source, state) {
 			return nil, &fault.OptionError{Option: "--mount", Value: spec, Reason: "would show carboy's own state", Advice: "name the directories that the command needs"}
 		}
 		out = append(out, m)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -176,6 +177,21 @@ func rootDir(dir, state string) (string, error) {
 // must not even read the audit log, its key and the runs' records.
 func showsState(dir, state string) bool { return fault.Within(state, dir) || fault.Within(dir, state) }
 
+// IssuesDir and IssueRepo name the workspaces that carboy makes for issues, in its state:
+// IssuesDir/ISSUE/IssueRepo. Nothing else of the state lies in one.
+const (
+	IssuesDir = "issues"
+	IssueRepo = "repo"
+)
+
+// ofIssue reports whether dir is the workspace of an issue, or the objects in it, which the
+// bottle that pushes reads.
+func ofIssue(dir, state string) bool {
+	rest, ok := strings.CutPrefix(dir, filepath.Join(state, IssuesDir)+"/")
+	issue, repo, _ := strings.Cut(rest, "/")
+	return ok && issue != "" && (repo == IssueRepo || repo == IssueRepo+"/.git/objects")
+}
+
 // workspace resolves and checks the directory to work on.
 func (p *Plan) workspace(o *Options, state string) error {
 	if p.Mode == store.None {
@@ -192,7 +208,7 @@ func (p *Plan) workspace(o *Options, state string) error {
 	if err != nil {
 		return err
 	}
-	if o.At == "" && showsState(real, state) {
+	if o.At == "" && showsState(real, state) && !ofIssue(real, fault.RealPath(state)) {
 		return &fault.OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
 	}
 	p.Source, p.Target = real, cmp.Or(o.At, real)

@@ -20,6 +20,7 @@ import (
 	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
 )
 
@@ -303,4 +304,25 @@ func (g *Repos) LeadingTo(remotes map[string][]string, want string) (*Repo, stri
 		return nil, "no remote of the repository leads to one that the bottle declares"
 	}
 	return only, ""
+}
+
+// Of returns the one repository of g whose path at its forge is OWNER/NAME. g may be nil.
+func (g *Repos) Of(path string) (*Repo, error) {
+	var found *Repo
+	if g != nil {
+		for i := range g.Repos {
+			url := strings.TrimSuffix(strings.TrimRight(g.Repos[i].URL, "/"), ".git")
+			if !strings.HasSuffix(url, "/"+path) && !strings.HasSuffix(url, ":"+path) {
+				continue
+			}
+			if found != nil {
+				return nil, &fault.OptionError{Option: "git-gate.repos", Reason: "has more than one repository " + safetext.String(path, 200), Advice: "give the agent a bottle with one of them: bottles are named by its manifest or a label"}
+			}
+			found = &g.Repos[i]
+		}
+	}
+	if found == nil {
+		return nil, &fault.OptionError{Option: "git-gate.repos", Reason: "has no repository " + safetext.String(path, 200), Advice: "declare it in the file of the agent's bottle, with a key or a token that opens it"}
+	}
+	return found, nil
 }
