@@ -10,7 +10,7 @@ import (
 	"github.com/carboy/carboy/internal/issues"
 )
 
-// A trigger is what an issue's labels and assignees say about its begin.
+// A trigger says whether an issue's labels and assignees begin it.
 type trigger struct {
 	ours    bool // a label has one of our prefixes
 	agent   string
@@ -77,7 +77,7 @@ type heard struct {
 	Alone bool `json:"alone,omitempty"`
 }
 
-// seen is what a look read.
+// seen holds what a look found out, for decide.
 type seen struct {
 	trigger trigger            // its why is complete
 	pull    *forge.PullRequest // of the record; nil: none
@@ -108,7 +108,7 @@ type action struct {
 	post heard  // of hear, pass
 }
 
-// stranger is why a post is passed whose author may not prompt.
+// stranger marks a post whose author may not prompt.
 const stranger = "stranger"
 
 // maxAlone bounds the turns in a row that no person asked for.

@@ -25,7 +25,7 @@ const (
 	waitIn = 30 * 24 * time.Hour
 )
 
-// A need is what an issue needs next.
+// A need names the next thing to do for an issue.
 type need string
 
 // Needs.
@@ -36,7 +36,7 @@ const (
 	needNone   need = "none"   // there is nothing more
 )
 
-// step is what is recorded of one look at the table.
+// A step records one look at the table.
 type step struct {
 	Need need `json:"need"`
 	Turn int  `json:"turn,omitempty"`
@@ -235,7 +235,7 @@ type turnEntry struct {
 	Status  string      `json:"status,omitempty"`
 	Summary string      `json:"summary,omitempty"`
 	Result  *TurnResult `json:"result,omitempty"` // nil: it has not ended
-	// Broken is why carboy could not carry it out.
+	// Broken says why carboy could not carry it out, or is empty.
 	Broken string `json:"broken,omitempty"`
 }
 

@@ -183,7 +183,7 @@ func (o *Orchestrator) same(ctx context.Context, f *Forge, r *issues.Record) err
 
 func repoOf(k issues.Key) string { return k.Owner + "/" + k.Repo }
 
-// reading is what a look read besides what decides.
+// A reading holds what a look found out, for its actions.
 type reading struct {
 	issue *forge.Issue
 	since map[string]time.Time // the newest change of comments, by thread

@@ -19,7 +19,7 @@ var (
 	errPullEnded = errors.New("the pull request has ended")
 )
 
-// turnTries is how often a turn is tried that carboy or the machine can't carry out.
+// turnTries bounds the tries of a turn that carboy or the machine can't carry out.
 const turnTries = 3
 
 // running is a turn in this process.
