@@ -127,7 +127,7 @@ install_parts() {
 
 # install_gitea begins to build a Gitea server for tests, unless this machine has it. That
 # takes minutes, so it goes on beside the next steps, with what these leave of the
-# processors. Its pages are not built in. await_gitea waits for it and tells tests where it is.
+# processors. await_gitea waits for it, and tells tests where it is.
 install_gitea() {
     gitea=/opt/gitea/$(sha256sum <.ci/gitea/go.sum | cut -c-16)
     gitea_build=
@@ -138,17 +138,11 @@ install_gitea() {
 }
 
 build_gitea() {
-    local src
-    # Without -trimpath the standard library is the one that carboy's own build has made.
-    # SQLite is most of the C, and need not be fast.
-    as_user CGO_ENABLED=1 CGO_CFLAGS=-O1 nice -n 19 go -C .ci/gitea build -tags 'sqlite sqlite_unlock_notify' -ldflags='-s -w -X main.Version=1.26.0' -o "$work/bin/gitea" code.gitea.io/gitea
-    src=$(as_user go -C .ci/gitea list -m -f '{{.Dir}}' code.gitea.io/gitea)
+    as_user nice -n 19 internal/forge/giteatest/install.sh "$work/gitea"
     rm -rf "$gitea"
-    mkdir -p "$gitea/static/public/assets/.vite"
-    cp -r "$src/templates" "$src/options" "$gitea/static/"
-    echo '{}' >"$gitea/static/public/assets/.vite/manifest.json"
-    chmod -R a+rX "$gitea" # Gitea never runs as root
-    install -m 0755 "$work/bin/gitea" "$gitea/gitea"
+    mkdir -p "$gitea"
+    cp -r "$work/gitea/static" "$gitea/"
+    install -m 0755 "$work/gitea/gitea" "$gitea/gitea"
 }
 
 await_gitea() {
