@@ -2,9 +2,11 @@ package ship
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -346,5 +348,33 @@ func TestP5Post(t *testing.T) {
 			e.Close()
 			t.Errorf("%s: opened", name)
 		}
+	}
+}
+
+// TestReviewsOnHost: a host gets what the forge told, and a record that is lost here is made
+// again with it, never as verified.
+func TestReviewsOnHost(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	m := p.draw(nil)
+	given := reviews.Approval{Approver: "alice@example.org", Login: "alice", Repo: "acme/web", Pull: 7, Review: 3, Commit: m.Commit, Submitted: m.Created, Asked: m.Created}
+	o := &order{Made: m, reviews: []reviews.Approval{given}}
+	sent := o.pieces()
+	at := slices.Index(strings.Fields(sent.list), "reviews.json")
+	if at < 0 {
+		t.Fatalf("the host gets %s", sent.list)
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	a := &scriptOutput{files: [][2]string{{"@job", "100001-" + m.Digest}, {"@file", "plan.json " + b64(m.Bytes)}, {"@file", "reviews.json " + b64(sent.data[at/2])}}}
+	jobs := a.jobs()
+	if len(jobs) != 1 || len(jobs[0].reviews) != 1 || !jobs[0].reviews[0].Same(given) {
+		t.Fatalf("%+v", jobs)
+	}
+	r := p.e.merge("one", jobs[0])
+	if x := p.e.entry("one", r); !r.Learned || len(x.Approvals) != 1 || x.Approvals[0].Verified || x.Approvals[0].Approver != given.Approver {
+		t.Errorf("%+v", x)
+	}
+	if list := (&order{Made: m}).pieces().list; strings.Contains(list, "reviews.json") {
+		t.Errorf("without reviews the host gets %s", list)
 	}
 }
