@@ -85,7 +85,7 @@ type Forge interface {
 	Protection(ctx context.Context, repo, branch string) (*forge.Protection, error)
 	Reviews(ctx context.Context, repo string, n int) ([]forge.Review, error)
 	ReviewTexts(ctx context.Context, repo string, n int, since time.Time) ([]forge.ReviewText, error)
-	Comments(ctx context.Context, repo string, at forge.Thread, since time.Time) ([]forge.Comment, error)
+	Comments(ctx context.Context, repo string, at forge.Thread, since time.Time) ([]forge.Comment, bool, error)
 	PostOnce(ctx context.Context, repo string, at forge.Thread, key, body string) (*forge.Comment, error)
 	Close()
 }
@@ -130,8 +130,12 @@ func Read(ctx context.Context, f Forge, r *hosts.Reviews, n int, since time.Time
 	if t.Texts, err = f.ReviewTexts(ctx, r.Repo, n, since); err != nil {
 		return nil, err
 	}
-	if t.Comments, err = f.Comments(ctx, r.Repo, forge.Thread{Number: n, Pull: true}, since); err != nil {
+	var more bool
+	if t.Comments, more, err = f.Comments(ctx, r.Repo, forge.Thread{Number: n, Pull: true}, since); err != nil {
 		return nil, err
+	}
+	if more {
+		return nil, fmt.Errorf("the comments at pull request #%d of %s are too long to be read", n, r.Repo)
 	}
 	// Ask last for what the reviews are worth: a change meanwhile is then seen.
 	p, err := f.PullRequest(ctx, r.Repo, n)
