@@ -112,8 +112,33 @@ type PullRequest struct {
 	Base, Head  string // branches
 	HeadCommit  string
 	Fork        bool // the head is not in the repository itself
-	Updated     time.Time
-	URL         string
+	// Mergeable reports whether an open one merges into its base without a conflict. nil means
+	// that the forge does not say, or not yet. Gitea also says false of a draft, and for a
+	// moment after each push: ask again before doing something about it.
+	Mergeable *bool
+	Updated   time.Time
+	URL       string
+}
+
+// Repository is a repository as the forge knows it.
+type Repository struct {
+	// ID is the forge's own number of it. A renamed one keeps it, and another that takes its
+	// name has another.
+	ID            int64
+	FullName      string // owner/name, as the forge writes it
+	DefaultBranch string
+	Private       bool // not everybody may read it
+	Archived      bool // nobody may write to it
+	URL           string
+}
+
+// Commit is a commit of a repository.
+type Commit struct {
+	SHA string
+	// Tree names the tree of its files. It is empty on GitLab, which does not say it, and on
+	// Gitea where the name of a file at the top is not UTF-8.
+	Tree    string
+	Parents []string // in git's order; of a first commit there are none
 }
 
 // Comment is a comment on an issue or a pull request.
@@ -245,9 +270,13 @@ type vendor interface {
 
 	// issue also returns the version of its text, where the forge has one.
 	issue(ctx context.Context, c *Client, repo string, at Thread) (Issue, *int, error)
+	repository(ctx context.Context, c *Client, repo string) (Repository, error)
+	commit(ctx context.Context, c *Client, repo, sha string) (Commit, error)
 	pull(ctx context.Context, c *Client, repo string, n int) (PullRequest, error)
 	changed(ctx context.Context, c *Client, repo string, since time.Time) ([]Issue, error)
-	comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time) ([]Comment, error)
+	// comments calls each for each comment, the oldest first, until it returns false. It
+	// returns what it left out.
+	comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time, each func(Comment) bool) (left, error)
 	reviews(ctx context.Context, c *Client, repo string, n int) ([]Review, error)
 	protection(ctx context.Context, c *Client, repo, branch string) (Protection, error)
 
