@@ -270,7 +270,7 @@ func TestForgeFails(t *testing.T) {
 				w.options.Forges[0].Client = client
 				w.start()
 				var mu sync.Mutex
-				left, ended := 4, make(chan struct{})
+				left, ended := 3, make(chan struct{})
 				t.Cleanup(func() { close(ended) })
 				w.forge.Spoil(func(rw http.ResponseWriter, r *http.Request) bool {
 					mu.Lock()

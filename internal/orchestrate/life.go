@@ -251,7 +251,7 @@ func (o *Orchestrator) beginTurn(ctx context.Context, rec issues.Record, turn in
 	k := rec.Key
 	f := o.forgeOf(k)
 	if f == nil {
-		return step{}, fmt.Errorf("%v: the configuration names no such forge or repository any more", k)
+		return step{}, errUnconfigured
 	}
 	if err := o.same(ctx, f, &rec); err != nil {
 		return step{}, err
@@ -479,7 +479,7 @@ func (o *Orchestrator) end(ctx context.Context, k issues.Key) error {
 func (o *Orchestrator) merge(ctx context.Context, rec issues.Record) (m Merge, err error) {
 	f := o.forgeOf(rec.Key)
 	if f == nil {
-		return m, fmt.Errorf("%v: the configuration names no such forge or repository any more", rec.Key)
+		return m, errUnconfigured
 	}
 	if err := o.same(ctx, f, &rec); err != nil {
 		return m, err

@@ -72,6 +72,8 @@ func (o *Orchestrator) keepFailure(ctx context.Context, k issues.Key, err error)
 	}
 }
 
+var errUnconfigured = errors.New("the configuration names no such forge or repository any more")
+
 var errUnchanged = errors.New("nothing changes")
 
 // noteFailed says in the table that something that has no record failed, or that it did not.
@@ -110,7 +112,7 @@ func (o *Orchestrator) look(ctx context.Context, k issues.Key, deep bool) error 
 	defer cancel()
 	f := o.forgeOf(k)
 	if f == nil {
-		return fmt.Errorf("%v: the configuration names no such forge or repository any more", k)
+		return errUnconfigured
 	}
 	rec, known, err := o.table.Get(ctx, k)
 	if err != nil {
