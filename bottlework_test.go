@@ -42,14 +42,29 @@ type issueWorld struct {
 
 // lockedBuffer takes what many goroutines write.
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu   sync.Mutex
+	b    bytes.Buffer
+	want string
+	seen chan struct{} // closed when want was written
+}
+
+// await returns a channel that is closed when text was written.
+func (l *lockedBuffer) await(text string) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.want, l.seen = text, make(chan struct{})
+	return l.seen
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.b.Write(p)
+	n, err := l.b.Write(p)
+	if l.want != "" && strings.Contains(l.b.String(), l.want) {
+		l.want = ""
+		close(l.seen)
+	}
+	return n, err
 }
 
 func (l *lockedBuffer) String() string {
@@ -326,15 +341,12 @@ func TestIssueTurnCalledOff(t *testing.T) {
 echo x >begun; echo now; sleep 1000`)
 	var slug string
 	turn.OnBottle = func(s string) { slug = s }
-	done := make(chan struct{})
+	done, now := make(chan struct{}), w.out.await("now\n")
 	go func() { // ends with the turn at the latest
 		defer cancel()
-		for !strings.Contains(w.out.String(), "now\n") {
-			select {
-			case <-done:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
+		select {
+		case <-done:
+		case <-now:
 		}
 	}()
 	_, err := w.b.Turn(ctx, turn)
@@ -439,8 +451,9 @@ func TestIssueForgeTools(t *testing.T) {
 	script := callTool + `echo "<<"; env | grep -v ^PWD | sort
 call list-egress-routes '{}'; echo; find ~ -type f | sort; cat /etc/hosts /etc/gitconfig; echo ">>"
 a=forge-robot-8Zq1; b=xkLmP04wT9
-env | grep -F "$a$b" && echo FOUND variable
-cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -F "$a$b" && echo FOUND process
+all=$(env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n')
+case "$all" in *"$a$b"*) echo FOUND in a process;; esac
+case "$all" in *insteadOf*|*supervise.carboy.internal*) echo searched;; esac
 grep -rlF -e "$a$b" ~ /etc /run /tmp . 2>/dev/null && echo FOUND file
 echo more >>answer
 `
@@ -449,7 +462,7 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 	with.Forge = service
 	r := w.passed(with)
 	said := w.out.String()
-	if !strings.Contains(said, "is wanted") || !strings.Contains(said, "It is done.") || !strings.Contains(said, "write to #8 denied") || strings.Contains(said, "FOUND") {
+	if !strings.Contains(said, "is wanted") || !strings.Contains(said, "It is done.") || !strings.Contains(said, "write to #8 denied") || !strings.Contains(said, "\nsearched\n") || strings.Contains(said, "FOUND") {
 		t.Error(said)
 	}
 	if c := hub.said(); len(c) != 1 || !strings.Contains(c[0], "It is on its way.") {
@@ -475,7 +488,7 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 		return in
 	}
 	before := inside(said)
-	w.out = lockedBuffer{}
+	w.out.b.Reset()
 	without := aTurn("7-1", "", script+`call read_issue '{"number":7}'; tr '\0' '\n' </proc/$$/cmdline >prompt; cksum <prompt`)
 	w.passed(without)
 	if after := inside(w.out.String()); before == "" || after != before {

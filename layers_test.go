@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"internal/ask", "internal/run/plan"},
 	{"internal/run", "internal/agent", "internal/ship/operator"},
 	{"internal/bottles", "internal/gate/judge", "internal/tracing"},
-	{"internal/work"},
+	{"internal/work", "internal/orchestrate"},
 	{"internal/bottlework"},
 	{"internal/doctor"},
 	{""},
