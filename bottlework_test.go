@@ -318,7 +318,8 @@ cat other`))
 	}
 }
 
-// TestIssueGateFails: what fails is not pushed, and the next turn goes on with it.
+// TestIssueGateFails: what fails is not pushed, and the next turn goes on with it. It also
+// removes what a fetch left whose carboy died.
 func TestIssueGateFails(t *testing.T) {
 	w := newIssueWorld(t)
 	r := w.turn(aTurn("7-1", "", "echo draft >work"))
@@ -326,6 +327,14 @@ func TestIssueGateFails(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	w.tidy(r.Slug)
+	dirs, _ := filepath.Glob(filepath.Join(w.c.host.StateDir(), "issues", "app-7-*"))
+	ws, err := store.ResolveWorkspace(dirs[0])
+	if err == nil {
+		_, err = w.c.host.Store.CreateBottle(context.Background(), store.Bottle{Label: "a-7-fetch", Agent: "a", Bottles: []string{"dev"}, Mode: store.None, Workspace: ws})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	next := w.passed(aTurn("7-2", r.Slug, "set -e; cp work answer"))
 	if next.Started || w.git("show", issueBranch+":answer") != "draft" {
 		t.Errorf("%+v", next)
@@ -569,9 +578,9 @@ func (w *issueWorld) killed(id, slug, script string, at <-chan struct{}) {
 	<-ended
 }
 
-// TestIssueTurnKilled kills carboy where upstream's hooks see it: while the workspace is
-// made, while the agent works, while the push is on its way, and when it has arrived. The
-// same turn then ends with one commit and one verdict, and leaves no bottle and no key.
+// TestIssueTurnKilled kills carboy where upstream's hooks see it: while a push is on its way,
+// when it has arrived, and while an agent works that pushes itself. The same turn then ends
+// with one commit and one verdict, and leaves no bottle and no key.
 func TestIssueTurnKilled(t *testing.T) {
 	for _, at := range []string{"pre-receive", "post-update"} {
 		t.Run(at, func(t *testing.T) {
