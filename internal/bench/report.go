@@ -196,7 +196,7 @@ func (r *Report) markdown() string {
 		fmt.Fprintf(&w, "\n**Failed:** %d samples are missing; the first: %s\n", n, r.Failed[0])
 	}
 	r.goalTable(&w)
-	fmt.Fprint(&w, "\n**Starting**: the whole process, from its start to its end, as a multiple of native: median (min–max of the rounds).\n\n")
+	fmt.Fprint(&w, "\n**Starting**: the whole process, from its start to its end, as a multiple of native (medians; `-json` has every round).\n\n")
 	r.table(&w, bareLoad, func(p *PeerResult) map[string]*Spread {
 		return map[string]*Spread{p.Peer: p.Whole, "carboy ÷ runsc": p.WholeToRunsc}
 	})
@@ -273,7 +273,7 @@ func (r *Report) table(w *strings.Builder, which func(load string) bool, ofPeer 
 		for _, p := range l.Peers {
 			for name, s := range ofPeer(&p) {
 				if i := slices.Index(columns, name); i >= 0 && s != nil {
-					cells[i], used[i], any = s.String(), true, true
+					cells[i], used[i], any = figure(s.Median), true, true
 				}
 			}
 		}
