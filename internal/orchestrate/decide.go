@@ -84,6 +84,8 @@ type seen struct {
 	posts   []post             // that were not heard before
 	// conflict reports that the branch does not merge into its base.
 	conflict bool
+	// partial is set if there are more posts than were read.
+	partial bool
 }
 
 // A verb is something that a look does.
@@ -123,9 +125,14 @@ func decide(rec *issues.Record, pending int, s seen) []action {
 			return []action{{do: doForget}}
 		case s.trigger.why != "":
 			return []action{{do: doWait, why: s.trigger.why}}
+		case s.partial:
+			return passed(s.posts)
 		}
 		out := passed(s.posts) // the agent can read what was there before
 		return append(out, action{do: doBegin}, action{do: doWake})
+	}
+	if s.partial {
+		s.pull = nil // what was read with its end has to be known whole
 	}
 	live := rec.Status != issues.Destroyed
 	switch {
