@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
 	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/carboy/carboy/internal/attest"
@@ -327,7 +329,7 @@ func TestSealedAtOnce(t *testing.T) {
 		t.Error(records, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	unlock, err := p.lock(ctx)
+	unlock, err := p.lock(ctx, unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,6 +337,44 @@ func TestSealedAtOnce(t *testing.T) {
 	stop()
 	if _, err := p.Seal(ctx, facts(), SealOptions{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+	if _, err := p.Verify(ctx, VerifyOptions{Commit: merged}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := p.List(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Who looks while others seal finds nothing wrong: a record that is not in the log yet is
+// not seen.
+func TestSealedMeanwhile(t *testing.T) {
+	state := t.TempDir()
+	sealing, looking := openPlace(t, state), openPlace(t, state)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 30 {
+			f := facts()
+			f.Commit = fmt.Sprintf("%040x", i)
+			if _, err := sealing.Seal(t.Context(), f, SealOptions{Build: "v1"}); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for looks := 0; ; looks++ {
+		found, err := looking.Findings(t.Context())
+		if err != nil || len(found) != 0 {
+			t.Errorf("look %d: %v %v", looks, found, err)
+		}
+		select {
+		case <-done:
+			if list, err := looking.List(t.Context()); err != nil || len(list) != 30 {
+				t.Error(len(list), err)
+			}
+			return
+		default:
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/attest"
 	"github.com/carboy/carboy/internal/audit"
@@ -49,7 +50,7 @@ func (s *Store) Seal(ctx context.Context, facts *Facts, o SealOptions) (digest s
 			return "", err
 		}
 	}
-	unlock, err := s.lock(ctx)
+	unlock, err := s.lock(ctx, unix.LOCK_EX)
 	if err != nil {
 		return "", err
 	}

@@ -156,17 +156,23 @@ func (s *Store) write(n name, suffix string, b []byte) (err error) {
 	return unix.Fsync(dir)
 }
 
-// lock blocks until this process may write to the Store, or ctx ends.
-func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
-	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
+// lock blocks until this process may write to the Store (unix.LOCK_EX), or until nobody does
+// (unix.LOCK_SH): a record is on disk before it is in the audit log. It ends with ctx.
+func (s *Store) lock(ctx context.Context, how int) (unlock func(), err error) {
+	if how == unix.LOCK_EX {
+		if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
 	}
 	fd, err := unix.Open(s.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) && how == unix.LOCK_SH {
+		return func() {}, nil // nothing was sealed
+	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: s.dir, Err: err}
 	}
 	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(fd, how|unix.LOCK_NB)
 		if err == nil {
 			return func() { unix.Close(fd) }, nil
 		}

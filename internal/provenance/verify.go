@@ -106,27 +106,39 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (*Report, error) {
 	if err := v.keys(); err != nil {
 		return nil, err
 	}
-	if err := v.find(ctx); err != nil {
+	if err := v.stored(ctx); err != nil {
 		return nil, err
+	}
+	if v.r.Record != nil {
+		if err := v.git(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return v.r.finish(), nil
+}
+
+// stored checks all but the work tree.
+func (v *verification) stored(ctx context.Context) error {
+	unlock, err := v.s.lock(ctx, unix.LOCK_SH)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := v.find(ctx); err != nil {
+		return err
 	}
 	if err := v.read(); err != nil {
 		if v.gone == nil {
-			return nil, err
+			return err
 		}
 		v.r.say("audit log", Fails, "record %d says that it was sealed, and it can't be read: %v", v.gone.seq, err)
-		return v.r.finish(), nil
+		return nil
 	}
 	if !v.signed(ctx) {
-		return v.r.finish(), nil
+		return nil
 	}
 	v.commit()
-	if err := v.logged(ctx); err != nil {
-		return nil, err
-	}
-	if err := v.git(ctx); err != nil {
-		return nil, err
-	}
-	return v.r.finish(), nil
+	return v.logged(ctx)
 }
 
 // verification is one call of Verify.
@@ -357,6 +369,11 @@ type Entry struct {
 // List returns the records that are kept, and those that the audit log has and that are gone,
 // the newest merge first and what does not verify before it. It compares no work tree.
 func (s *Store) List(ctx context.Context) ([]Entry, error) {
+	unlock, err := s.lock(ctx, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	files, err := s.files(ctx)
 	if err != nil {
 		return nil, err
