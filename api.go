@@ -16,6 +16,7 @@ import (
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/orchestrate/serve"
 	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
@@ -204,6 +205,7 @@ type (
 	ImageProgress = image.Progress
 
 	// Work.
+	ServeOptions = serve.IssuesOptions
 	WorkOptions  = work.WorkOptions
 	AttemptState = work.AttemptState
 	Attempt      = work.Attempt

@@ -17,6 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/orchestrate/serve"
 	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run"
@@ -135,6 +136,13 @@ func (c *Client) InspectSandbox(ctx context.Context, name string) (*Sandbox, err
 // removes those beyond the limits of number and age, and those that were changed.
 func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	return c.doctor.SweepSandboxes(ctx)
+}
+
+// ServeIssues works on the issues of the repositories that the operator's orchestrate.yaml
+// names, until ctx ends. Then it lets bottles freeze, which may take minutes, and returns
+// nil. One process at a time serves a user's state.
+func (c *Client) ServeIssues(ctx context.Context, o ServeOptions) error {
+	return serve.Issues(ctx, serve.Stages{Host: c.host, Keeper: c.bottles, Judge: c.judge, Worker: c.worker}, o)
 }
 
 // StateDir returns the directory of the user's state.

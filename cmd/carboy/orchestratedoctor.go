@@ -77,6 +77,9 @@ func (a *app) declaredRepositories(agent string, bottles []string) ([]string, er
 	if err != nil {
 		return nil, err
 	}
+	if !e.Supervise.V {
+		return nil, fmt.Errorf("%s: supervise is false, and the tools of the forge need it", e.Supervise.From)
+	}
 	var urls []string
 	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
 		urls = append(urls, e.Git.Repos[name].URL.V)

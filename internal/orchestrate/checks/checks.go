@@ -123,7 +123,7 @@ var excess = map[config.Role][]forge.Need{
 	config.Keys:         {forge.WriteIssues},
 }
 
-// soon is how long before its end a token is reported.
+// soon bounds the rest of a token's life at which it is reported.
 const soon = 14 * 24 * time.Hour
 
 // credential checks what the credential of a role may do.

@@ -56,7 +56,7 @@ people:
   max_attempts: 5
 `
 
-// little has what every file needs.
+// little leaves out all that a file may leave out.
 const little = `forge: {provider: gitea, api: "http://127.0.0.1:3000/api/v1", login: robot}
 repositories: {acme/web: {}}
 tokens: {service: {env: A}, shipper: {env: B}, orchestrator: {env: C}}

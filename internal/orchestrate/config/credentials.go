@@ -41,7 +41,7 @@ func (r Role) Needs() []forge.Need {
 	return nil // a forge tells about deploy keys only when one is made
 }
 
-// permissions are what a role's tokens of a GitHub App are limited to.
+// permissions limit a role's tokens of a GitHub App.
 func (r Role) permissions() map[string]string {
 	return map[Role]map[string]string{
 		Service:      {"issues": "write", "pull_requests": "write", "metadata": "read"},

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Example is what carboy orchestrate init writes. Fields that are empty get a value that is
-// to be replaced.
+// Example makes the files of carboy orchestrate init. Fields that are empty get a value that
+// is to be replaced.
 type Example struct {
 	Provider, API, Login, Organisation string
 	Repository                         string

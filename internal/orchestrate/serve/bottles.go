@@ -11,14 +11,14 @@ import (
 	"github.com/carboy/carboy/internal/orchestrate/config"
 )
 
-// bottles sends each issue to the bottles of its repository, and keeps to what the
+// byRepository sends each issue to the bottles of its repository, and keeps to what the
 // configuration says of agents.
-type bottles struct {
+type byRepository struct {
 	conf *config.Config
 	of   map[string]orchestrate.Bottles // by repository
 }
 
-func (b *bottles) find(k issues.Key) (config.Repository, orchestrate.Bottles, error) {
+func (b *byRepository) find(k issues.Key) (config.Repository, orchestrate.Bottles, error) {
 	r, ok := b.conf.Find(k.Owner + "/" + k.Repo)
 	if !ok {
 		return r, nil, fmt.Errorf("%v: its repository is not in %s any more", k, b.conf.File)
@@ -27,7 +27,7 @@ func (b *bottles) find(k issues.Key) (config.Repository, orchestrate.Bottles, er
 }
 
 // Turn refuses an agent that labels may not name in this repository.
-func (b *bottles) Turn(ctx context.Context, t orchestrate.Turn) (*orchestrate.TurnResult, error) {
+func (b *byRepository) Turn(ctx context.Context, t orchestrate.Turn) (*orchestrate.TurnResult, error) {
 	r, to, err := b.find(t.Issue)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (b *bottles) Turn(ctx context.Context, t orchestrate.Turn) (*orchestrate.Tu
 	return to.Turn(ctx, t)
 }
 
-func (b *bottles) Conflicts(ctx context.Context, t orchestrate.Turn) (bool, error) {
+func (b *byRepository) Conflicts(ctx context.Context, t orchestrate.Turn) (bool, error) {
 	r, to, err := b.find(t.Issue)
 	if err != nil {
 		return false, err
@@ -55,13 +55,13 @@ func (b *bottles) Conflicts(ctx context.Context, t orchestrate.Turn) (bool, erro
 
 // any returns one of them, for what needs no repository: all bottles are this user's, and an
 // issue whose repository was taken out of the file must end, too.
-func (b *bottles) any() orchestrate.Bottles {
+func (b *byRepository) any() orchestrate.Bottles {
 	return b.of[b.conf.Repositories[0].Path()]
 }
 
-func (b *bottles) Freeze(ctx context.Context, slug string) error { return b.any().Freeze(ctx, slug) }
+func (b *byRepository) Freeze(ctx context.Context, slug string) error { return b.any().Freeze(ctx, slug) }
 
-func (b *bottles) Destroy(ctx context.Context, k issues.Key, slug string) error {
+func (b *byRepository) Destroy(ctx context.Context, k issues.Key, slug string) error {
 	_, to, err := b.find(k)
 	if err != nil {
 		to = b.any()
@@ -69,7 +69,7 @@ func (b *bottles) Destroy(ctx context.Context, k issues.Key, slug string) error 
 	return to.Destroy(ctx, k, slug)
 }
 
-func (b *bottles) Seal(ctx context.Context, m orchestrate.Merge) (string, error) {
+func (b *byRepository) Seal(ctx context.Context, m orchestrate.Merge) (string, error) {
 	_, to, err := b.find(m.Issue)
 	if err != nil {
 		return "", err

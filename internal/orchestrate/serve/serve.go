@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bottles{conf: o.Config, of: map[string]orchestrate.Bottles{}}
+	b := &byRepository{conf: o.Config, of: map[string]orchestrate.Bottles{}}
 	for _, r := range o.Config.Repositories {
 		if b.of[r.Path()], err = o.Bottles(r); err != nil {
 			return err
