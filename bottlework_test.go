@@ -42,14 +42,29 @@ type issueWorld struct {
 
 // lockedBuffer takes what many goroutines write.
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu   sync.Mutex
+	b    bytes.Buffer
+	want string
+	seen chan struct{} // closed when want was written
+}
+
+// await returns a channel that is closed when text was written.
+func (l *lockedBuffer) await(text string) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.want, l.seen = text, make(chan struct{})
+	return l.seen
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.b.Write(p)
+	n, err := l.b.Write(p)
+	if l.want != "" && strings.Contains(l.b.String(), l.want) {
+		l.want = ""
+		close(l.seen)
+	}
+	return n, err
 }
 
 func (l *lockedBuffer) String() string {
@@ -303,7 +318,8 @@ cat other`))
 	}
 }
 
-// TestIssueGateFails: what fails is not pushed, and the next turn goes on with it.
+// TestIssueGateFails: what fails is not pushed, and the next turn goes on with it. It also
+// removes what a fetch left whose carboy died.
 func TestIssueGateFails(t *testing.T) {
 	w := newIssueWorld(t)
 	r := w.turn(aTurn("7-1", "", "echo draft >work"))
@@ -311,6 +327,14 @@ func TestIssueGateFails(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	w.tidy(r.Slug)
+	dirs, _ := filepath.Glob(filepath.Join(w.c.host.StateDir(), "issues", "app-7-*"))
+	ws, err := store.ResolveWorkspace(dirs[0])
+	if err == nil {
+		_, err = w.c.host.Store.CreateBottle(context.Background(), store.Bottle{Label: "a-7-fetch", Agent: "a", Bottles: []string{"dev"}, Mode: store.None, Workspace: ws})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	next := w.passed(aTurn("7-2", r.Slug, "set -e; cp work answer"))
 	if next.Started || w.git("show", issueBranch+":answer") != "draft" {
 		t.Errorf("%+v", next)
@@ -326,15 +350,12 @@ func TestIssueTurnCalledOff(t *testing.T) {
 echo x >begun; echo now; sleep 1000`)
 	var slug string
 	turn.OnBottle = func(s string) { slug = s }
-	done := make(chan struct{})
+	done, now := make(chan struct{}), w.out.await("now\n")
 	go func() { // ends with the turn at the latest
 		defer cancel()
-		for !strings.Contains(w.out.String(), "now\n") {
-			select {
-			case <-done:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
+		select {
+		case <-done:
+		case <-now:
 		}
 	}()
 	_, err := w.b.Turn(ctx, turn)
@@ -439,8 +460,9 @@ func TestIssueForgeTools(t *testing.T) {
 	script := callTool + `echo "<<"; env | grep -v ^PWD | sort
 call list-egress-routes '{}'; echo; find ~ -type f | sort; cat /etc/hosts /etc/gitconfig; echo ">>"
 a=forge-robot-8Zq1; b=xkLmP04wT9
-env | grep -F "$a$b" && echo FOUND variable
-cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -F "$a$b" && echo FOUND process
+all=$(env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n')
+case "$all" in *"$a$b"*) echo FOUND in a process;; esac
+case "$all" in *insteadOf*|*supervise.carboy.internal*) echo searched;; esac
 grep -rlF -e "$a$b" ~ /etc /run /tmp . 2>/dev/null && echo FOUND file
 echo more >>answer
 `
@@ -449,7 +471,7 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 	with.Forge = service
 	r := w.passed(with)
 	said := w.out.String()
-	if !strings.Contains(said, "is wanted") || !strings.Contains(said, "It is done.") || !strings.Contains(said, "write to #8 denied") || strings.Contains(said, "FOUND") {
+	if !strings.Contains(said, "is wanted") || !strings.Contains(said, "It is done.") || !strings.Contains(said, "write to #8 denied") || !strings.Contains(said, "\nsearched\n") || strings.Contains(said, "FOUND") {
 		t.Error(said)
 	}
 	if c := hub.said(); len(c) != 1 || !strings.Contains(c[0], "It is on its way.") {
@@ -475,7 +497,7 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 		return in
 	}
 	before := inside(said)
-	w.out = lockedBuffer{}
+	w.out.b.Reset()
 	without := aTurn("7-1", "", script+`call read_issue '{"number":7}'; tr '\0' '\n' </proc/$$/cmdline >prompt; cksum <prompt`)
 	w.passed(without)
 	if after := inside(w.out.String()); before == "" || after != before {
@@ -556,9 +578,9 @@ func (w *issueWorld) killed(id, slug, script string, at <-chan struct{}) {
 	<-ended
 }
 
-// TestIssueTurnKilled kills carboy where upstream's hooks see it: while the workspace is
-// made, while the agent works, while the push is on its way, and when it has arrived. The
-// same turn then ends with one commit and one verdict, and leaves no bottle and no key.
+// TestIssueTurnKilled kills carboy where upstream's hooks see it: while a push is on its way,
+// when it has arrived, and while an agent works that pushes itself. The same turn then ends
+// with one commit and one verdict, and leaves no bottle and no key.
 func TestIssueTurnKilled(t *testing.T) {
 	for _, at := range []string{"pre-receive", "post-update"} {
 		t.Run(at, func(t *testing.T) {

@@ -252,20 +252,27 @@ const (
 func checkGateTable(t *testing.T, changes []gateChange) {
 	t.Helper()
 	var table strings.Builder
-	var pass []string
-	table.WriteString("\n| A change | caught by |\n| --- | --- |\n")
-	n := 0
+	var by []string // what catches, in the order of the data
+	caught, n, pass := map[string][]string{}, 0, 0
 	for _, c := range changes {
 		if len(c.caught) == 0 {
-			pass = append(pass, c.what)
+			pass++
 			continue
 		}
 		n++
-		fmt.Fprintf(&table, "| %s | %s |\n", c.what, strings.Join(c.caught, ", "))
+		k := strings.Join(c.caught, ", ")
+		if caught[k] == nil {
+			by = append(by, k)
+		}
+		caught[k] = append(caught[k], c.what)
 	}
-	fmt.Fprintf(&table, "\n%d that must pass, and do: %s.\n\n", len(pass), strings.Join(pass, "; "))
-	if n < 25 || len(pass) < 25 {
-		t.Errorf("%d changes must be caught, %d pass: 25 of each, at least", n, len(pass))
+	table.WriteString("\n| Caught by | a change |\n| --- | --- |\n")
+	for _, k := range by {
+		fmt.Fprintf(&table, "| %s | %s |\n", k, strings.Join(caught[k], "; "))
+	}
+	fmt.Fprintf(&table, "\n%d harmless changes of [the data](../testdata/gate/changes.yaml) must pass, and do.\n\n", pass)
+	if n < 25 || pass < 25 {
+		t.Errorf("%d changes must be caught, %d pass: 25 of each, at least", n, pass)
 	}
 	const name = "docs/gates.md"
 	page, err := os.ReadFile(name)

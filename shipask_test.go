@@ -15,11 +15,14 @@ import (
 
 	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/approval"
+	shiphosts "github.com/carboy/carboy/internal/ship/hosts"
 	shipplan "github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/reviews"
 	"github.com/carboy/carboy/internal/ship/shiptest"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/testenv"
@@ -243,6 +246,100 @@ func TestH2ApplyWaits(t *testing.T) {
 		t.Errorf("a host that is not allowed: %v", err)
 	}
 	recorded("a host that is not allowed", 3)
+}
+
+// reviewForge is a forge with pull request 7 of eve, that alice may approve.
+type reviewForge struct {
+	mu       sync.Mutex
+	commit   string
+	comments []forge.Comment
+	reviews  []forge.Review
+}
+
+func (f *reviewForge) Account(context.Context) (forge.Account, error) {
+	return forge.Account{Login: "carboy"}, nil
+}
+
+func (f *reviewForge) PullRequest(context.Context, string, int) (*forge.PullRequest, error) {
+	return &forge.PullRequest{Number: 7, Open: true, Author: forge.User{Login: "eve"}, Base: "main", HeadCommit: f.commit}, nil
+}
+
+func (f *reviewForge) Protection(context.Context, string, string) (*forge.Protection, error) {
+	yes := true
+	return &forge.Protection{Protected: true, Approvals: 1, DismissStale: &yes, Mergers: []string{"alice"}}, nil
+}
+
+func (f *reviewForge) Reviews(context.Context, string, int) ([]forge.Review, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reviews, nil
+}
+
+func (f *reviewForge) ReviewTexts(context.Context, string, int, time.Time) (out []forge.ReviewText, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.reviews {
+		out = append(out, forge.ReviewText{Review: v.ID, Author: v.Author, Body: v.Body, Created: v.Submitted, Updated: v.Submitted})
+	}
+	return out, nil
+}
+
+func (f *reviewForge) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, error) {
+	return f.comments, nil
+}
+
+func (f *reviewForge) PostOnce(_ context.Context, _ string, _ forge.Thread, key, body string) (*forge.Comment, error) {
+	now := time.Now()
+	f.comments = append(f.comments, forge.Comment{ID: 1, Author: forge.User{Login: "carboy"}, Body: forge.Marked(key, body), Created: now, Updated: now})
+	return &f.comments[0], nil
+}
+
+func (f *reviewForge) Close() {}
+
+// TestP5ApplyWaits: a review ends the wait for approvals, and what is missing until then is
+// told.
+func TestP5ApplyWaits(t *testing.T) {
+	w := newWaiting(t)
+	ctx := context.Background()
+	hosts, err := os.ReadFile(w.op.Config + "/hosts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.op.Write(t, "hosts.yaml", "reviews:\n  team:\n    forge: gitea\n    api: http://127.0.0.1:1/api/v1\n    repo: acme/web\n    branch: main\n    token_env: TOKEN\n"+
+		"    people: {alice: alice@example.org}\n    protection: {mergers: [alice]}\n"+string(hosts)+"    reviews: team\n")
+	f := &reviewForge{commit: w.commit}
+	said := make(chan string, 100)
+	w.e.Pull, w.e.Progress = 7, func(p ship.Progress) { said <- p.Text }
+	w.e.Forge = func(*shiphosts.Reviews) (reviews.Forge, error) { return f, nil }
+	if err := w.e.PostPlans(ctx, [][]byte{w.plan}, nil); err != nil || len(f.comments) != 1 {
+		t.Fatalf("%v, %d comments", err, len(f.comments))
+	}
+	review := func(body string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.reviews = []forge.Review{{ID: 1, Author: forge.User{Login: "alice"}, State: forge.Approved, Body: body, Commit: w.commit, Official: true, Submitted: time.Now()}}
+	}
+	hears := func(want string) {
+		t.Helper()
+		for end := time.After(testenv.Patience(time.Minute)); ; {
+			select {
+			case s := <-said:
+				if strings.Contains(s, want) {
+					return
+				}
+			case <-end:
+				t.Fatalf("it does not say %q", want)
+			}
+		}
+	}
+	done, _ := w.await(ask.Options{})
+	hears("0 of 1 approving reviews")
+	review("Fine.")
+	hears("has no line")
+	review("plan " + w.digest)
+	if got := <-done; got.err != nil || len(got.list) != 0 {
+		t.Errorf("reviewed: %d signatures, %v", len(got.list), got.err)
+	}
 }
 
 func fingerprint(t *testing.T, pub string) string {

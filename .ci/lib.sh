@@ -104,8 +104,15 @@ install_parts() {
         # npm's own list of whom to trust is not this machine's.
         as_user npm_config_registry="$registry" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt internal/agenttest/install.sh "$work/agents" "$@"
         agents=$work/agents
+        # GitHub's descriptions of its API and of its webhooks.
+        as_user mkdir -p "$work/described"
+        as_user npm_config_registry="$registry" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt npm pack --silent --pack-destination "$work/described" @octokit/openapi@23.0.2 @octokit/webhooks-schemas@7.6.1
+        as_user tar -C "$work/described" -xzf "$work/described/octokit-openapi-23.0.2.tgz" package/generated/api.github.com.json
+        as_user tar -C "$work/described" -xzf "$work/described/octokit-webhooks-schemas-7.6.1.tgz" package/schema.json
+        common+=(CARBOY_TEST_GITHUB_API="$work/described/package/generated/api.github.com.json" CARBOY_TEST_GITHUB_HOOKS="$work/described/package/schema.json")
     else
-        echo 'npm, or its registry, cannot be reached from here, so NO real agent was run in a bottle'
+        echo 'npm, or its registry, cannot be reached from here, so NO real agent was run in a bottle,'
+        echo "and the forges' clients were NOT held to GitHub's own descriptions"
     fi
     # carboy looks for BuildKit's client where a system's programs are.
     as_user CGO_ENABLED=0 go -C .ci/buildkit install -ldflags='-s -w' tool
@@ -118,20 +125,31 @@ install_parts() {
     as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
 }
 
-# install_gitea builds a Gitea server for tests, which takes minutes, unless this machine has
-# it, and tells them where it is. Its pages are not built in.
+# install_gitea begins to build a Gitea server for tests, unless this machine has it. That
+# takes minutes, so it goes on beside the next steps, with what these leave of the
+# processors. await_gitea waits for it, and tells tests where it is.
 install_gitea() {
-    local dir src
-    dir=/opt/gitea/$(sha256sum <.ci/gitea/go.sum | cut -c-16)
-    if [ ! -x "$dir/gitea" ]; then
-        as_user CGO_ENABLED=1 go -C .ci/gitea build -trimpath -tags 'sqlite sqlite_unlock_notify' -ldflags='-s -w -X main.Version=1.26.0' -o "$work/bin/gitea" code.gitea.io/gitea
-        src=$(as_user go -C .ci/gitea list -m -f '{{.Dir}}' code.gitea.io/gitea)
-        mkdir -p "$dir/static/public/assets/.vite"
-        cp -r "$src/templates" "$src/options" "$dir/static/"
-        echo '{}' >"$dir/static/public/assets/.vite/manifest.json"
-        install -m 0755 "$work/bin/gitea" "$dir/gitea"
+    gitea=/opt/gitea/$(sha256sum <.ci/gitea/go.sum | cut -c-16)
+    gitea_build=
+    if [ ! -x "$gitea/gitea" ]; then
+        build_gitea >"$work/log/gitea" 2>&1 &
+        gitea_build=$!
     fi
-    common+=(CARBOY_TEST_GITEA="$dir/gitea")
+}
+
+build_gitea() {
+    as_user nice -n 19 internal/forge/giteatest/install.sh "$work/gitea"
+    rm -rf "$gitea"
+    mkdir -p "$gitea"
+    cp -r "$work/gitea/static" "$gitea/"
+    install -m 0755 "$work/gitea/gitea" "$gitea/gitea"
+}
+
+await_gitea() {
+    if [ -n "$gitea_build" ]; then
+        wait "$gitea_build" || { cat "$work/log/gitea"; fail 'Gitea was not built'; }
+    fi
+    common+=(CARBOY_TEST_GITEA="$gitea/gitea")
 }
 
 # tested NAME COMMAND... runs tests, keeps their events as NAME.json, and prints go's own

@@ -31,6 +31,7 @@ func shipCode(err error) int { return exitcode.OfError(exitcode.Ships, err) }
 type shipFlags struct {
 	json, quiet     bool
 	up, other, life time.Duration
+	review          int
 }
 
 func (f *shipFlags) add(cmd *cobra.Command) {
@@ -50,7 +51,7 @@ func (a *app) shipping(cmd *cobra.Command, fl *shipFlags, f func(context.Context
 
 func (a *app) shippingWith(cmd *cobra.Command, fl *shipFlags, f func(context.Context, *carboy.Client, *carboy.Shipper) error) error {
 	err := a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-		o := carboy.ShipOptions{Dir: ".", Up: fl.up, Other: fl.other, Life: fl.life}
+		o := carboy.ShipOptions{Dir: ".", Up: fl.up, Other: fl.other, Life: fl.life, Review: fl.review}
 		if !fl.quiet {
 			o.Progress = func(p carboy.ShipProgress) {
 				a.say(dimText, "%s", strings.TrimSpace(p.Host+": "+strings.TrimSpace(p.Step+" "+p.Text)))
@@ -281,6 +282,11 @@ are found; name others with --approval. Everything is checked before the first
 connection. With --wait it waits until enough people have signed. carboy supervise
 shows and can refuse what waits, but only signatures approve.
 
+With --review N, approving reviews of pull request N count too, for hosts whose entry in
+hosts.yaml names a forge. carboy posts each plan there first. It says why the forge or the
+reviews are not enough yet, and asks again right before the first change. For a plan that
+destroys something, a signature is needed besides (docs/ship.md).
+
 On the host the work continues when this command or the connection ends; carboy ship
 status then tells how it ended.
 
@@ -293,12 +299,13 @@ func (a *app) applyCmd() *cobra.Command {
 	var files []string
 	cmd := &cobra.Command{
 		Use: "apply PLAN...", Short: "carry out plans that were approved", Long: applyLong, GroupID: "ship", Args: planArgs,
-		Example: "  carboy apply plans/web.prod1.plan.json\n  carboy apply plans/web.*.plan.json --approval alice.json\n  carboy apply plans/web.prod1.plan.json --wait 1h",
+		Example: "  carboy apply plans/web.prod1.plan.json\n  carboy apply plans/web.*.plan.json --approval alice.json\n  carboy apply plans/web.prod1.plan.json --wait 1h\n  carboy apply plans/web.prod1.plan.json --review 7 --wait 1h",
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.apply(cmd, f, wait, args, files) },
 	}
 	f.add(cmd)
 	wait.add(cmd, false)
 	cmd.Flags().StringArrayVar(&files, "approval", nil, "an approval's `FILE`; its signature is FILE.sig")
+	cmd.Flags().IntVar(&f.review, "review", 0, "also count approving reviews of pull request `N`")
 	return cmd
 }
 
@@ -326,6 +333,9 @@ func readApprovals(plan string, files []string) ([]carboy.ShipApproval, error) {
 }
 
 func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, files []string) error {
+	if cmd.Flags().Changed("review") && f.review < 1 {
+		return usagef("carboy apply plans/web.prod1.plan.json --review 7", "apply: --review %d is no number of a pull request", f.review)
+	}
 	plans, err := readPlans(args)
 	if err != nil {
 		return err
@@ -339,6 +349,11 @@ func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, file
 		return err
 	}
 	return a.shippingWith(cmd, f, func(ctx context.Context, c *carboy.Client, s *carboy.Shipper) error {
+		if f.review > 0 {
+			if err := s.PostPlans(ctx, plans, signed); err != nil {
+				return err
+			}
+		}
 		if wait.wait > 0 {
 			now := func() ([]carboy.ShipApproval, error) { return readApprovals(args[0], files) }
 			if signed, err = c.AwaitApprovals(ctx, s, plans, args, now, people); err != nil {
@@ -658,6 +673,10 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 				word := ""
 				if !p.Verified {
 					word = ", NOT VERIFIED"
+				}
+				if p.Review != "" {
+					by = append(by, fmt.Sprintf("%s (%s, as was told)", p.Approver, p.Review))
+					continue
 				}
 				by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
 			}

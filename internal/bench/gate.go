@@ -426,9 +426,9 @@ func (r *GateReport) markdown() string {
 	}
 	b.WriteString(".\n")
 	goalRows(&b, r.Goals)
-	b.WriteString("\n| Module | packages | gate ÷ directly, warm | its longest phase ÷ gate | first gate of a base ÷ directly, cold | cache kept of the base | evidence of a verdict | largest process |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("\n| Module | packages | longest phase ÷ gate | first gate of a base ÷ directly, cold | cache kept of the base | evidence of a verdict | largest process |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range r.Modules {
-		fmt.Fprintf(&b, "| %s | %d | %s | %s | %.1f | %.0f MB | %s kB | %s MB |\n", m.Name, m.Packages, m.Warm.shown(), m.Phases.shown(), m.First, m.Cache, m.Evidence.shown(), m.Memory.shown())
+		fmt.Fprintf(&b, "| %s | %d | %s | %.1f | %.0f MB | %s kB | %s MB |\n", m.Name, m.Packages, m.Phases.shown(), m.First, m.Cache, m.Evidence.shown(), m.Memory.shown())
 	}
 	fmt.Fprintf(&b, "\nThe trace of the build has %d facts in %s kB.\n", r.Trace.Facts, r.TraceKB.shown())
 	return b.String()

@@ -191,7 +191,7 @@ func (r *GatewayReport) markdown() string {
 	}
 	goalRows(&w, r.Goals)
 	rate, cpu, perByte := gatewaySample.rate, gatewaySample.perRequest, gatewaySample.perByte
-	fmt.Fprint(&w, "\n**Requests**: POST of 1 KiB, 16 at a time, as multiples of direct: median (min–max of the rounds). Processor time is the gateway's, as a multiple of that of Go's ReverseProxy.\n\n")
+	fmt.Fprint(&w, "\n**Requests**: POST of 1 KiB, 16 at a time, as multiples of direct (medians, here and below). Processor time is the gateway's, as a multiple of that of Go's ReverseProxy.\n\n")
 	r.table(&w, []column{
 		{"HTTP/1, per second", func(s string) string { return show(r.ratio("post-h1", s, direct, rate)) }},
 		{"p50", func(s string) string { return show(r.ratio("post-h1", s, direct, latency(p50))) }},
@@ -218,8 +218,8 @@ func (r *GatewayReport) markdown() string {
 		return ""
 	}
 	r.table(&w, []column{
-		{"p50", func(s string) string { return shown(r.later(s, p50), s == direct) }},
-		{"p99", func(s string) string { return shown(r.later(s, p99), s == direct) }},
+		{"p50", func(s string) string { return show(r.later(s, p50)) }},
+		{"p99", func(s string) string { return show(r.later(s, p99)) }},
 		{"idle, without program", func(s string) string {
 			i := slices.IndexFunc(r.Systems, func(x GatewaySystem) bool { return x.System == s })
 			if i < 0 || r.Systems[i].Idle.Resident == 0 {
@@ -227,8 +227,8 @@ func (r *GatewayReport) markdown() string {
 			}
 			return figure(r.Systems[i].Idle.mebibytes()) + ", " + figure(r.Systems[i].Idle.ownMebibytes())
 		}},
-		{"64 connections", func(s string) string { return shown(r.values("post-64", s, mebibytes), s == direct) }},
-		{"without program", func(s string) string { return shown(r.values("post-64", s, ownMebibytes), s == direct) }},
+		{"64 connections", func(s string) string { return show(r.values("post-64", s, mebibytes)) }},
+		{"without program", func(s string) string { return show(r.values("post-64", s, ownMebibytes)) }},
 		{"open", func(s string) string { return many(s, func(m Many) string { return fmt.Sprint(m.Conns) }) }},
 		{"each", func(s string) string { return many(s, func(m Many) string { return figure(m.perConn() / 1024) }) }},
 		{"when they are closed", func(s string) string {
@@ -238,13 +238,12 @@ func (r *GatewayReport) markdown() string {
 	return w.String()
 }
 
-func show(s *Spread) string { return shown(s, false) }
-
-func shown(s *Spread, none bool) string {
-	if s == nil || none || (s.Min == 0 && s.Max == 0) {
+// show formats the median; the goals have the range.
+func show(s *Spread) string {
+	if s == nil || (s.Min == 0 && s.Max == 0) {
 		return ""
 	}
-	return fmt.Sprintf("%s (%s–%s)", s.fig(s.Median), s.fig(s.Min), s.fig(s.Max))
+	return s.fig(s.Median)
 }
 
 // fig formats a figure. Small ones have two digits, so that 0.14 and 0.05 differ.
@@ -267,6 +266,9 @@ func (r *GatewayReport) table(w *strings.Builder, cs []column) {
 	}
 	fmt.Fprintf(w, "\n| ---%s |\n", strings.Repeat(" | ---", len(cs)))
 	for _, s := range r.Systems {
+		if s.System == direct { // what all are compared with
+			continue
+		}
 		fmt.Fprintf(w, "| %s |", s.System)
 		for _, c := range cs {
 			cell := c.cell(s.System)

@@ -53,8 +53,8 @@ func TestDescendants(t *testing.T) {
 
 // The split's text: shares in their order, and memory.
 func TestSplitIsShown(t *testing.T) {
-	r := &Report{Start: []Phase{{"main", 0.07}, {"end", 0.98}}, Idle: []Idle{{Peer: "runsc", PSS: 45 << 20, Processes: 5}, {Peer: "carboy", PSS: 50 << 20, Processes: 6, Own: 20 << 20}}}
-	for _, want := range []string{"| main | 7 % |\n| end | 98 % |", "counted once): runsc 45 MiB in 5 processes; carboy 50 MiB in 6 processes (without the one that watches it 30 MiB)."} {
+	r := &Report{Start: []Phase{{"main", 0.07}, {"little", 0.08}, {"root", 0.97}, {"end", 0.98}}, Idle: []Idle{{Peer: "runsc", PSS: 45 << 20, Processes: 5}, {Peer: "carboy", PSS: 50 << 20, Processes: 6, Own: 20 << 20}}}
+	for _, want := range []string{"more): main 7 %, root 97 %, end 98 %.\n", "counted once): runsc 45 MiB in 5 processes; carboy 50 MiB in 6 processes (without the one that watches it 30 MiB)."} {
 		if !strings.Contains(r.markdown(), want) {
 			t.Errorf("no %q in:\n%s", want, r.markdown())
 		}

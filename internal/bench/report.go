@@ -196,13 +196,18 @@ func (r *Report) markdown() string {
 		fmt.Fprintf(&w, "\n**Failed:** %d samples are missing; the first: %s\n", n, r.Failed[0])
 	}
 	r.goalTable(&w)
-	fmt.Fprint(&w, "\n**Starting**: the whole process, from its start to its end, as a multiple of native: median (min–max of the rounds).\n\n")
-	r.table(&w, bareLoad, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
-	fmt.Fprint(&w, "\n**Work, the whole process**, as a multiple of native.\n\n")
-	work := func(load string) bool { return !bareLoad(load) }
-	r.table(&w, work, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
-	fmt.Fprint(&w, "\n**Work, the command alone**, by a clock inside: without start, end and taking out the changes.\n\n")
-	r.table(&w, work, func(p *PeerResult) (*Spread, *Spread) { return p.Inside, p.InsideToRunsc })
+	fmt.Fprint(&w, "\n**Starting**: the whole process, from its start to its end, as a multiple of native (medians; `-json` has every round).\n\n")
+	r.table(&w, bareLoad, func(p *PeerResult) map[string]*Spread {
+		return map[string]*Spread{p.Peer: p.Whole, "carboy ÷ runsc": p.WholeToRunsc}
+	})
+	fmt.Fprint(&w, "\n**Work**, the command alone by a clock inside, as a multiple of native. *Whole*: with start, end and taking out the changes.\n\n")
+	r.table(&w, func(load string) bool { return !bareLoad(load) }, func(p *PeerResult) map[string]*Spread {
+		cells := map[string]*Spread{p.Peer: p.Inside, "carboy ÷ runsc": p.InsideToRunsc}
+		if p.Peer == "carboy" {
+			cells["carboy, whole"], cells["whole ÷ runsc"] = p.Whole, p.WholeToRunsc
+		}
+		return cells
+	})
 	if len(r.Traces) > 0 {
 		fmt.Fprint(&w, "\n**The trace**: the same load in bottles with and without one, in pairs; with ÷ without.\n\n| | time | processor time | and the reader's | facts | dropped |\n| --- | --- | --- | --- | --- | --- |\n")
 		for _, t := range r.Traces {
@@ -210,10 +215,7 @@ func (r *Report) markdown() string {
 		}
 	}
 	if len(r.Start) > 0 {
-		fmt.Fprint(&w, "\n**The start, split**: how much of `carboy run -- true` had gone when this was reached (median).\n\n| Reached | Gone |\n| --- | --- |\n")
-		for _, p := range r.Start {
-			fmt.Fprintf(&w, "| %s | %.0f %% |\n", p.Reached, 100*p.Share)
-		}
+		fmt.Fprintf(&w, "\n**The start, split**: how much of `carboy run -- true` had gone when this was reached (median; only steps of 2 %% and more): %s.\n", split(r.Start))
 	}
 	if len(r.Idle) > 0 {
 		fmt.Fprint(&w, "\n**Memory of one that waits** (PSS of all its processes, what they share counted once):")
@@ -241,9 +243,22 @@ func bareLoad(name string) bool {
 	return slices.ContainsFunc(loads, func(l load) bool { return l.name == name && l.bare })
 }
 
+// split lists the steps of a start that took at least 2 % of it, and the last.
+func split(ps []Phase) string {
+	var out []string
+	last := 0.0
+	for i, p := range ps {
+		if p.Share-last >= 0.02 || i == len(ps)-1 {
+			out = append(out, fmt.Sprintf("%s %.0f %%", p.Reached, 100*p.Share))
+		}
+		last = p.Share
+	}
+	return strings.Join(out, ", ")
+}
+
 // table writes the columns that have values. The absent peers are listed above it.
-func (r *Report) table(w *strings.Builder, which func(load string) bool, ofPeer func(*PeerResult) (*Spread, *Spread)) {
-	columns := append(slices.Clone(peerNames[1:]), "carboy ÷ runsc")
+func (r *Report) table(w *strings.Builder, which func(load string) bool, ofPeer func(*PeerResult) map[string]*Spread) {
+	columns := append(slices.Clone(peerNames[1:]), "carboy ÷ runsc", "carboy, whole", "whole ÷ runsc")
 	used := make([]bool, len(columns))
 	type row struct {
 		what  string
@@ -256,12 +271,10 @@ func (r *Report) table(w *strings.Builder, which func(load string) bool, ofPeer 
 		}
 		cells, any := make([]string, len(columns)), false
 		for _, p := range l.Peers {
-			s, toRunsc := ofPeer(&p)
-			if i := slices.Index(columns, p.Peer); i >= 0 && s != nil {
-				cells[i], used[i], any = s.String(), true, true
-			}
-			if toRunsc != nil {
-				cells[len(cells)-1], used[len(cells)-1] = toRunsc.String(), true
+			for name, s := range ofPeer(&p) {
+				if i := slices.Index(columns, name); i >= 0 && s != nil {
+					cells[i], used[i], any = figure(s.Median), true, true
+				}
 			}
 		}
 		if any {

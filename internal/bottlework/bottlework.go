@@ -50,14 +50,14 @@ type Options struct {
 	People      ask.Options
 	Policy      string
 	AskFor      time.Duration
-	// BundleKey is as in provenance.SealOptions.
+	// BundleKey has the meaning that it has in provenance.SealOptions.
 	BundleKey string
 	// Output gets what agents print, and OnEvent what happens in their bottles. Both are
 	// called from many goroutines at once.
 	Output  io.Writer
 	OnEvent func(issues.Key, plan.Event)
 
-	// Dies is as in work.WorkOptions. Tests use it.
+	// Dies ends a turn's work, as work.WorkOptions has it. Tests use it.
 	Dies func(work.Attempt) bool
 }
 
@@ -107,7 +107,7 @@ func (b *Bottles) dir(k issues.Key) (string, error) {
 	return filepath.Join(b.top, fmt.Sprintf("%.60s-%d-%s", name, k.Number, judge.ShortSum(k.String()))), nil
 }
 
-// issueState is what is known of an issue's workspace.
+// issueState describes an issue's workspace.
 type issueState struct {
 	Schema string `json:"schema"`
 	Issue  string `json:"issue"`

@@ -181,6 +181,7 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 	}
 	if s.Status != Running {
 		s.Waits = ""
+		return s, nil
 	}
 	for _, r := range e.runs() {
 		if r.stored == is {

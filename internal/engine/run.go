@@ -79,9 +79,10 @@ func (k *kind) run(ctx dbos.Context, input json.RawMessage) (json.RawMessage, er
 	}()
 	out, err := r.body(k.Body, input)
 	if r.isStopped() != nil {
-		// The library would record what is returned before its context ends.
+		// The library would record what is returned before its context ends, and after that
+		// whatever does not say that it is cancelled.
 		<-r.ctx.Done()
-		return nil, context.Cause(r.ctx)
+		return nil, fmt.Errorf("%w: %w", context.Canceled, context.Cause(r.ctx))
 	}
 	if err != nil {
 		return nil, &failure{err.Error()}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -135,6 +136,41 @@ func TestChangedBody(t *testing.T) {
 	await(t, e, "old", Done)
 	if got := did.text(); got != "olda newa newb newc oldc" {
 		t.Error(got)
+	}
+}
+
+// A run that does not fit goes on after an engine closes, however the end of the engine
+// reaches what waits for it.
+func TestChangedBodyCloses(t *testing.T) {
+	path := storeIn(t)
+	var did deeds
+	ids := make([]string, 50)
+	e := open(t, path, edition(&did, "first"))
+	for i := range ids {
+		ids[i] = fmt.Sprint("old", i)
+		start(t, e, ids[i], "w", 0, Once)
+	}
+	for _, id := range ids {
+		until(t, e, id, "waiting", func(s State) bool { return s.Waits == "go" })
+	}
+	shut(t, e)
+
+	o := options(path, edition(&did, "changed"))
+	o.Log = logTo(new(records))
+	e, err := Open(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		until(t, e, id, "stuck", func(s State) bool { return s.Stuck != "" })
+	}
+	shut(t, e)
+
+	a := attach(t, path)
+	for _, id := range ids {
+		if s, err := a.State(ctx, id); err != nil || s.Status != Running {
+			t.Errorf("%+v, %v", s, err)
+		}
 	}
 }
 

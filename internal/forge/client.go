@@ -26,8 +26,7 @@ import (
 // Bounds of a call.
 const (
 	callIn    = 30 * time.Second
-	maxAnswer = 32 << 20 // bytes; Gitea lists all comments of an issue at once
-	maxPages  = 100      // of one list
+	maxAnswer = 32 << 20 // bytes
 	maxTries  = 3        // of a request that fails
 	maxWaits  = 3        // of one that is told to come later
 	maxWait   = 65 * time.Minute
@@ -48,6 +47,8 @@ type Client struct {
 	http     *http.Client
 	timeout  time.Duration
 	backoff  time.Duration // before the second try; it doubles
+	pageSize int           // maxPage
+	textSize int           // maxText
 	pause    func(ctx context.Context, d time.Duration) error
 
 	mu    sync.Mutex
@@ -73,6 +74,7 @@ func Open(o Options) (*Client, error) {
 	c := &Client{
 		provider: o.Provider, vendor: v, base: strings.TrimRight(o.API, "/"), token: o.Token,
 		timeout: o.Timeout, backoff: time.Second / 2, pause: pause, login: o.Login,
+		pageSize: maxPage, textSize: maxText,
 	}
 	switch {
 	case o.App != nil && o.Provider != "github":
@@ -202,6 +204,14 @@ type request struct {
 	// again is set if the request may be carried out twice.
 	again bool
 	token secret.Value // in place of the client's own
+	most  int          // bytes of the answer; 0: maxAnswer
+}
+
+// tooLargeError is an answer of more bytes than are read.
+type tooLargeError int
+
+func (e tooLargeError) Error() string {
+	return fmt.Sprintf("the forge answers with more than %d bytes", int(e))
 }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {
@@ -311,7 +321,10 @@ func (c *Client) once(ctx context.Context, r request) (http.Header, error) {
 	if err == nil {
 		defer res.Body.Close()
 		var text []byte
-		if text, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err == nil {
+		if r.most == 0 {
+			r.most = maxAnswer
+		}
+		if text, err = io.ReadAll(io.LimitReader(res.Body, int64(r.most)+1)); err == nil {
 			return c.answer(r, path, token, res, text)
 		}
 	}
@@ -338,8 +351,8 @@ func (c *Client) answer(r request, path string, token secret.Value, res *http.Re
 		ok = []int{http.StatusOK}
 	}
 	switch {
-	case res.StatusCode < 300 && len(text) > maxAnswer:
-		e.Code, e.Err = 0, fmt.Errorf("the forge answers with more than %d bytes", maxAnswer)
+	case res.StatusCode < 300 && len(text) > r.most:
+		e.Code, e.Err = 0, tooLargeError(r.most)
 		return res.Header, e
 	case slices.Contains(ok, res.StatusCode):
 	case res.StatusCode >= 300 && res.StatusCode < 400:
@@ -411,52 +424,4 @@ func message(text []byte) string {
 		}
 	}
 	return strings.Join(out, ": ")
-}
-
-// list reads all pages of a list. id tells entries apart: between two pages a list may grow,
-// and a forge without pages returns the same list again.
-func list[T any](ctx context.Context, c *Client, path string, q url.Values, id func(T) int64) ([]T, error) {
-	if q == nil {
-		q = url.Values{}
-	}
-	param, size := c.vendor.page()
-	q.Set(param, strconv.Itoa(size))
-	seen := map[int64]bool{}
-	var out []T
-	for page := 1; page <= maxPages; page++ {
-		q.Set("page", strconv.Itoa(page))
-		var part []T
-		h, err := c.do(ctx, request{method: http.MethodGet, path: path + "?" + q.Encode(), into: &part, again: true})
-		if err != nil {
-			return nil, err
-		}
-		fresh := false
-		for _, x := range part {
-			n := id(x)
-			if n <= 0 {
-				return nil, fmt.Errorf("%s: GET %s: the forge lists something without an id", c.provider, safetext.String(path, 300))
-			}
-			if !seen[n] {
-				seen[n], fresh = true, true
-				out = append(out, x)
-			}
-		}
-		link := strings.Join(h.Values("Link"), ",")
-		total, terr := strconv.Atoi(h.Get("X-Total-Count"))
-		var end bool
-		switch {
-		case len(part) == 0:
-			end = true
-		case link != "":
-			end = !strings.Contains(link, `rel="next"`)
-		case terr == nil:
-			end = len(seen) >= total
-		default:
-			end = !fresh
-		}
-		if end {
-			return out, nil
-		}
-	}
-	return nil, fmt.Errorf("%s: GET %s: the forge lists more than %d pages", c.provider, safetext.String(path, 300), maxPages)
 }

@@ -1,5 +1,3 @@
-//go:build forges
-
 package forge
 
 import (
@@ -28,10 +26,15 @@ type described struct {
 
 const docURL = "file:///description.json"
 
-// load reads the description whose path is in the variable env.
+// load reads the description whose path is in the variable env. It returns nil if CI could
+// not fetch it, which .ci/run has reported.
 func load(t *testing.T, env, what string) *described {
 	t.Helper()
 	path := os.Getenv(env)
+	if path == "" && testenv.CI() {
+		t.Logf("NOT RUN here: needs %s: its path in %s", what, env)
+		return nil
+	}
 	if path == "" {
 		testenv.Missing(t, what, "its path in "+env)
 	}
@@ -372,6 +375,9 @@ func roundTrip(t *testing.T, v any) any {
 // answers are made whole by it, as the real ones are, and the client reads the same.
 func TestGitHubAsDescribed(t *testing.T) {
 	d := load(t, "CARBOY_TEST_GITHUB_API", "npm's @octokit/openapi, generated/api.github.com.json,")
+	if d == nil {
+		return
+	}
 	newDescribed := func(t *testing.T) (*fake, *Client) {
 		f, c := newFake(t, "github")
 		f.branch, f.admin = map[string]any{"name": "main", "protected": true}, true
@@ -382,17 +388,22 @@ func TestGitHubAsDescribed(t *testing.T) {
 		return f, c
 	}
 	full := map[string]func(ctx context.Context, c *Client) (any, error){
-		"account":   func(ctx context.Context, c *Client) (any, error) { return c.Account(ctx) },
-		"member":    func(ctx context.Context, c *Client) (any, error) { return c.Member(ctx, "bots", "ada") },
-		"stranger":  func(ctx context.Context, c *Client) (any, error) { return c.Member(ctx, "bots", "eve") },
-		"access":    func(ctx context.Context, c *Client) (any, error) { return c.Access(ctx, repo, "bob") },
-		"issue":     func(ctx context.Context, c *Client) (any, error) { return c.Issue(ctx, repo, issue7) },
-		"pull":      func(ctx context.Context, c *Client) (any, error) { return c.PullRequest(ctx, repo, 8) },
-		"merged":    func(ctx context.Context, c *Client) (any, error) { return c.PullRequest(ctx, repo, 9) },
-		"changed":   func(ctx context.Context, c *Client) (any, error) { return c.Changed(ctx, repo, fakeTime) },
-		"comments":  func(ctx context.Context, c *Client) (any, error) { return c.Comments(ctx, repo, issue7, fakeTime) },
-		"reviews":   func(ctx context.Context, c *Client) (any, error) { return c.Reviews(ctx, repo, 8) },
-		"protected": func(ctx context.Context, c *Client) (any, error) { return c.Protection(ctx, repo, "main") },
+		"account":  func(ctx context.Context, c *Client) (any, error) { return c.Account(ctx) },
+		"member":   func(ctx context.Context, c *Client) (any, error) { return c.Member(ctx, "bots", "ada") },
+		"stranger": func(ctx context.Context, c *Client) (any, error) { return c.Member(ctx, "bots", "eve") },
+		"access":   func(ctx context.Context, c *Client) (any, error) { return c.Access(ctx, repo, "bob") },
+		"issue":    func(ctx context.Context, c *Client) (any, error) { return c.Issue(ctx, repo, issue7) },
+		"pull":     func(ctx context.Context, c *Client) (any, error) { return c.PullRequest(ctx, repo, 8) },
+		"merged":   func(ctx context.Context, c *Client) (any, error) { return c.PullRequest(ctx, repo, 9) },
+		"changed":  func(ctx context.Context, c *Client) (any, error) { return c.Changed(ctx, repo, fakeTime) },
+		"comments": func(ctx context.Context, c *Client) (any, error) {
+			list, _, err := c.Comments(ctx, repo, issue7, fakeTime)
+			return list, err
+		},
+		"repository": func(ctx context.Context, c *Client) (any, error) { return c.Repository(ctx, repo) },
+		"commit":     func(ctx context.Context, c *Client) (any, error) { return c.Commit(ctx, repo, headSHA) },
+		"reviews":    func(ctx context.Context, c *Client) (any, error) { return c.Reviews(ctx, repo, 8) },
+		"protected":  func(ctx context.Context, c *Client) (any, error) { return c.Protection(ctx, repo, "main") },
 		"lacks": func(ctx context.Context, c *Client) (any, error) {
 			_, _, err := c.Lacks(ctx, repo, "bots", ReadIssues, WriteIssues, ReadRepository, ReadMembers)
 			return nil, err
@@ -537,6 +548,9 @@ func (d *described) app(t *testing.T) {
 // @octokit/webhooks-schemas has them in schema.json.
 func TestGitHubHooksAsDescribed(t *testing.T) {
 	d := load(t, "CARBOY_TEST_GITHUB_HOOKS", "npm's @octokit/webhooks-schemas, schema.json,")
+	if d == nil {
+		return
+	}
 	pull := map[string]any{"number": 8, "head": map[string]any{"sha": headSHA}}
 	with := map[string]any{"repository": map[string]any{"full_name": repo}, "sender": map[string]any{"login": "ada"}}
 	for event, v := range map[string]struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,12 +25,15 @@ const (
 	me        = "robot"
 	headSHA   = "1111111111111111111111111111111111111111"
 	oldSHA    = "2222222222222222222222222222222222222222"
+	// treeSHA is what git calls the tree that the fake of Gitea has.
+	treeSHA = "889ebd97602c7892ef081864af0cadee4936a657"
 )
 
 var fakeTime = time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
 
 // fake is a forge that speaks as one vendor documents, with one repository.
 type fake struct {
+	timeline []any // of every issue
 	provider string
 	mux      *http.ServeMux
 	api      string // below which the mux is
@@ -74,9 +78,22 @@ type fakeThread struct {
 	base, head       string
 	fork             bool
 	version          int
+	mergeable        map[string]any // what an answer says about it; nil: that it is
 	updated          time.Time
 	comments         []fakeComment
 	reviews          []fakeReview
+}
+
+// timeline returns a thread's comments after 30 events that nobody sees, each with an event
+// that all see.
+func (t *fakeThread) timeline(since time.Time) []*fakeComment {
+	out := make([]*fakeComment, 30)
+	for _, m := range t.comments {
+		if !m.updated.Before(since) {
+			out = append(out, &fakeComment{1_000_000 + m.id, m.by, "bug", m.updated}, &m)
+		}
+	}
+	return out
 }
 
 type fakeComment struct {
@@ -205,11 +222,11 @@ func (f *fake) page(w http.ResponseWriter, r *http.Request, all []any) {
 	param, _ := vendors[f.provider].page()
 	size, _ := strconv.Atoi(r.URL.Query().Get(param))
 	page, _ := strconv.Atoi(r.URL.Query().Get("page"))
-	if f.size > 0 {
-		size = f.size
-	}
 	if size == 0 {
 		size = 20
+	}
+	if f.size > 0 {
+		size = min(size, f.size)
 	}
 	lo, hi := min(max(page-1, 0)*size, len(all)), min(max(page, 1)*size, len(all))
 	if hi < len(all) {
@@ -340,6 +357,8 @@ func (f *fake) hubPull(t *fakeThread, simple bool) map[string]any {
 	}
 	if !simple || f.provider == "gitea" {
 		m["merged"] = t.state == "merged"
+		m["mergeable"] = true
+		maps.Copy(m, t.mergeable)
 	}
 	return m
 }
@@ -362,6 +381,7 @@ func (f *fake) hubRoutes() {
 	}
 	f.hubThreads(h, lost)
 	f.hubPulls(h, lost)
+	f.keyRoutes(h, "/repos/{o}/{r}/keys")
 	h("GET /user", func(w http.ResponseWriter, _ *http.Request) {
 		if f.provider == "github" && f.scopes != "" {
 			w.Header().Set("X-OAuth-Scopes", f.scopes)
@@ -412,8 +432,45 @@ func (f *fake) hubRoutes() {
 			}
 			say(w, 200, f.teams)
 		})
+		h("GET /repos/{o}/{r}/issues/{n}/timeline", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.timeline) })
 		h("GET /repos/{o}/{r}/branch_protections/{b}", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.rules) })
 	}
+	h("GET /repos/{o}/{r}", func(w http.ResponseWriter, _ *http.Request) {
+		m := map[string]any{"id": 1, "full_name": "Org/App", "default_branch": "main", "private": true, "archived": false, "html_url": "https://forge.example/org/app"}
+		if f.provider == "gitea" {
+			m["internal"] = false
+		}
+		say(w, 200, m)
+	})
+	h("GET /repos/{o}/{r}/git/trees/{sha}", func(w http.ResponseWriter, r *http.Request) {
+		// In another order than git's.
+		all := []any{
+			map[string]any{"path": "a", "mode": "040000", "type": "tree", "sha": oldSHA},
+			map[string]any{"path": "a.b", "mode": "100644", "type": "blob", "sha": headSHA},
+			map[string]any{"path": "a0", "mode": "100755", "type": "blob", "sha": headSHA},
+		}
+		page, _ := strconv.Atoi(r.URL.Query().Get("page"))
+		say(w, 200, map[string]any{"sha": r.PathValue("sha"), "total_count": len(all), "truncated": page < len(all), "tree": all[page-1 : page]})
+	})
+	h("GET /repos/{o}/{r}/git/commits/{sha}", func(w http.ResponseWriter, r *http.Request) {
+		sha, parents := r.PathValue("sha"), []any{}
+		switch sha {
+		case headSHA:
+			parents = append(parents, map[string]any{"sha": oldSHA})
+		case oldSHA:
+		default:
+			lost(w)
+			return
+		}
+		tree := map[string]any{"sha": treeSHA}
+		m := map[string]any{"sha": sha, "parents": parents}
+		if f.provider == "gitea" {
+			m["commit"] = map[string]any{"message": "x", "tree": map[string]any{"sha": sha}} // as the real one
+		} else {
+			m["message"], m["tree"] = "x", tree
+		}
+		say(w, 200, m)
+	})
 	h("GET /repos/{o}/{r}/branches/{b}", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.branch) })
 	h("GET /repos/{o}/{r}/branches/{b}/protection", func(w http.ResponseWriter, _ *http.Request) {
 		if !f.admin {
@@ -435,6 +492,18 @@ func (f *fake) hubRoutes() {
 		out[map[bool]string{true: "status", false: "state"}[f.provider == "gitea"]] = in["state"]
 		say(w, 201, out)
 	})
+}
+
+// keyRoutes are the same at all forges.
+func (f *fake) keyRoutes(h handle, path string) {
+	key := map[string]any{"id": 5, "title": "carboy:x:app", "key": "ssh-ed25519 AAAA"}
+	h("GET "+path, func(w http.ResponseWriter, r *http.Request) { f.page(w, r, []any{key}) })
+	h("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		if decode(w, r) != nil {
+			say(w, 201, key)
+		}
+	})
+	h("DELETE "+path+"/{id}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
 }
 
 type handle func(pattern string, g func(w http.ResponseWriter, r *http.Request))
@@ -490,6 +559,28 @@ func (f *fake) hubThreads(h handle, lost func(http.ResponseWriter)) {
 			return
 		}
 		f.page(w, r, out)
+	})
+	// Gitea's timeline has all events, and pages whose entries some may not see.
+	h("GET /repos/{o}/{r}/issues/{n}/timeline", func(w http.ResponseWriter, r *http.Request) {
+		t := f.find(all(), r.PathValue("n"))
+		if t == nil || f.provider != "gitea" {
+			lost(w)
+			return
+		}
+		q := r.URL.Query()
+		since, _ := time.Parse(time.RFC3339, q.Get("since"))
+		page, _ := strconv.Atoi(q.Get("page"))
+		limit, _ := strconv.Atoi(q.Get("limit"))
+		out := []any{}
+		for i, m := range t.timeline(since) {
+			if i/limit == page-1 && m != nil {
+				e := f.hubComment(*m)
+				e["type"] = map[bool]string{true: "comment", false: "label"}[m.id < 1_000_000]
+				out = append(out, e)
+			}
+		}
+		w.Header().Set("X-Total-Count", fmt.Sprint(len(out)))
+		say(w, 200, out)
 	})
 	h("POST /repos/{o}/{r}/issues/{n}/comments", func(w http.ResponseWriter, r *http.Request) {
 		t, in := f.find(all(), r.PathValue("n")), decode(w, r)
@@ -622,6 +713,8 @@ func labOf(t *fakeThread) map[string]any {
 		if t.fork {
 			m["source_project_id"] = 2
 		}
+		m["has_conflicts"], m["detailed_merge_status"], m["merge_status"] = false, "mergeable", "can_be_merged"
+		maps.Copy(m, t.mergeable)
 	}
 	return m
 }
@@ -645,6 +738,7 @@ func (f *fake) labRoutes() {
 	f.labThreads(h, lost, "issues", &f.issues)
 	f.labThreads(h, lost, "merge_requests", &f.pulls)
 	f.labPulls(h, lost)
+	f.keyRoutes(h, "/projects/{p}/deploy_keys")
 	h("GET /user", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, labUserOf(me)) })
 	h("GET /personal_access_tokens/self", func(w http.ResponseWriter, _ *http.Request) {
 		say(w, 200, map[string]any{"scopes": strings.Split(f.scopes, ","), "expires_at": "2026-12-24"})
@@ -675,8 +769,20 @@ func (f *fake) labRoutes() {
 		return 0
 	}))
 	h("GET /projects/{p}/members/all/{u}", member(func(u string) int { return map[string]int{"read": 20, "write": 30, "admin": 40}[f.users[u]] }))
+	h("GET /projects/{p}/repository/commits/{sha}", func(w http.ResponseWriter, r *http.Request) {
+		sha, parents := r.PathValue("sha"), []any{}
+		switch sha {
+		case headSHA:
+			parents = append(parents, oldSHA)
+		case oldSHA:
+		default:
+			lost(w)
+			return
+		}
+		say(w, 200, map[string]any{"id": sha, "parent_ids": parents})
+	})
 	h("GET /projects/{p}", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, 200, map[string]any{"id": 1, "only_allow_merge_if_pipeline_succeeds": true, "permissions": map[string]any{"project_access": map[string]any{"access_level": 30}, "group_access": nil}})
+		say(w, 200, map[string]any{"id": 1, "path_with_namespace": "Org/App", "default_branch": "main", "visibility": "private", "archived": false, "web_url": "https://forge.example/org/app", "only_allow_merge_if_pipeline_succeeds": true, "permissions": map[string]any{"project_access": map[string]any{"access_level": 30}, "group_access": nil}})
 	})
 	h("GET /projects/{p}/approvals", func(w http.ResponseWriter, _ *http.Request) {
 		if !f.admin {

@@ -112,8 +112,33 @@ type PullRequest struct {
 	Base, Head  string // branches
 	HeadCommit  string
 	Fork        bool // the head is not in the repository itself
-	Updated     time.Time
-	URL         string
+	// Mergeable reports whether an open one merges into its base without a conflict. nil means
+	// that the forge does not say, or not yet. Gitea also says false of a draft, and for a
+	// moment after each push: ask again before doing something about it.
+	Mergeable *bool
+	Updated   time.Time
+	URL       string
+}
+
+// Repository is a repository as the forge knows it.
+type Repository struct {
+	// ID is the forge's own number of it. A renamed one keeps it, and another that takes its
+	// name has another.
+	ID            int64
+	FullName      string // owner/name, as the forge writes it
+	DefaultBranch string
+	Private       bool // not everybody may read it
+	Archived      bool // nobody may write to it
+	URL           string
+}
+
+// Commit is a commit of a repository.
+type Commit struct {
+	SHA string
+	// Tree names the tree of its files. It is empty on GitLab, which does not say it, and on
+	// Gitea where the name of a file at the top is not UTF-8.
+	Tree    string
+	Parents []string // in git's order; of a first commit there are none
 }
 
 // Comment is a comment on an issue or a pull request.
@@ -145,9 +170,23 @@ type Review struct {
 	// Commit is the head that was reviewed. GitLab does not say it.
 	Commit string
 	// Void means that the forge no longer counts it: it was dismissed, or a push came after.
-	Void      bool
-	Submitted time.Time
-	Comments  []LineComment
+	Void bool
+	// Official, Stale and Dismissed are Gitea's own words; the other forges leave them false.
+	// Official: the branch's protection counts the reviewer's latest word. Stale: a push
+	// changed what was reviewed.
+	Official, Stale, Dismissed bool
+	Submitted                  time.Time
+	Comments                   []LineComment
+}
+
+// ReviewText is the text of a submitted review as its page shows it now. After an edit it
+// differs from [Review].Body, which keeps the text that was submitted.
+type ReviewText struct {
+	Review  int64 // its ID
+	Author  User
+	Body    string
+	Created time.Time // when the review was submitted, in whole seconds
+	Updated time.Time // another time if the text was edited later, in whole seconds
 }
 
 // LineComment is a comment on a line of a change.
@@ -200,8 +239,10 @@ type Protection struct {
 	// merge into it.
 	MayPush, MayMerge *bool
 	// Mergers are the users and teams who alone may merge. nil: all who may write, or unknown.
-	Mergers   []string
-	Approvals int // how many a merge needs
+	// MergerTeams are those of them that are teams.
+	Mergers     []string
+	MergerTeams []string
+	Approvals   int // how many a merge needs
 	// DismissStale reports whether a push ends older approvals.
 	DismissStale *bool
 	// Checks are the contexts of statuses that a merge needs; "*" is all that there are.
@@ -245,9 +286,13 @@ type vendor interface {
 
 	// issue also returns the version of its text, where the forge has one.
 	issue(ctx context.Context, c *Client, repo string, at Thread) (Issue, *int, error)
+	repository(ctx context.Context, c *Client, repo string) (Repository, error)
+	commit(ctx context.Context, c *Client, repo, sha string) (Commit, error)
 	pull(ctx context.Context, c *Client, repo string, n int) (PullRequest, error)
 	changed(ctx context.Context, c *Client, repo string, since time.Time) ([]Issue, error)
-	comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time) ([]Comment, error)
+	// comments calls each for each comment, the oldest first, until it returns false. It
+	// returns what it left out.
+	comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time, each func(Comment) bool) (left, error)
 	reviews(ctx context.Context, c *Client, repo string, n int) ([]Review, error)
 	protection(ctx context.Context, c *Client, repo, branch string) (Protection, error)
 

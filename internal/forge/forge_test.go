@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,16 @@ func must[T any](t *testing.T) func(T, error) T {
 		}
 		return v
 	}
+}
+
+// commentsOf returns all comments since a time.
+func commentsOf(t *testing.T, c *Client, at Thread, since time.Time) []Comment {
+	t.Helper()
+	list, more, err := c.Comments(t.Context(), repo, at, since)
+	if err != nil || more {
+		t.Fatalf("%d comments, more: %v, %v", len(list), more, err)
+	}
+	return list
 }
 
 func same(t *testing.T, what string, got, want any) {
@@ -60,10 +71,12 @@ func TestReads(t *testing.T) {
 
 		p := must[*PullRequest](t)(c.PullRequest(ctx, repo, 8))
 		p.URL = ""
+		yes := true
 		same(t, "pull request", *p, PullRequest{
 			Number: 8, Title: "Mend it", Body: "Closes #7", Open: true, Author: ada, Labels: p.Labels, Base: "main", Head: "carboy/7-x", HeadCommit: headSHA, Updated: fakeTime.Add(time.Hour),
+			Mergeable: &yes,
 		})
-		if p := must[*PullRequest](t)(c.PullRequest(ctx, repo, 9)); p.Open || !p.Merged || p.MergeCommit != oldSHA || p.Body != "" {
+		if p := must[*PullRequest](t)(c.PullRequest(ctx, repo, 9)); p.Open || !p.Merged || p.MergeCommit != oldSHA || p.Body != "" || p.Mergeable != nil {
 			t.Errorf("a merged one: %+v", p)
 		}
 
@@ -78,12 +91,12 @@ func TestReads(t *testing.T) {
 		same(t, "changed later", len(must[[]Issue](t)(c.Changed(ctx, repo, fakeTime.Add(90*time.Minute)))), 1)
 
 		var said []string
-		for _, m := range must[[]Comment](t)(c.Comments(ctx, repo, issue7, time.Time{})) {
+		for _, m := range commentsOf(t, c, issue7, time.Time{}) {
 			said = append(said, m.Author.Login+": "+m.Body)
 		}
 		same(t, "comments", said, []string{"ada: Please mend it.", "eve: Me too.", ": From one who is gone."})
-		same(t, "comments since", len(must[[]Comment](t)(c.Comments(ctx, repo, issue7, fakeTime.Add(time.Hour)))), 2)
-		same(t, "comments of a pull request", len(must[[]Comment](t)(c.Comments(ctx, repo, pull8, time.Time{}))), 0)
+		same(t, "comments since", len(commentsOf(t, c, issue7, fakeTime.Add(time.Hour))), 2)
+		same(t, "comments of a pull request", len(commentsOf(t, c, pull8, time.Time{})), 0)
 
 		for _, v := range []struct {
 			login string
@@ -96,6 +109,133 @@ func TestReads(t *testing.T) {
 		a := must[Account](t)(c.Account(ctx))
 		if a.Login != me || a.Admin || (a.Scopes == nil) != (f.provider == "gitea") {
 			t.Errorf("%+v", a)
+		}
+	})
+}
+
+// TestMergeable reads what forges say about conflicts, and when they say nothing.
+func TestMergeable(t *testing.T) {
+	for _, v := range []struct {
+		provider string
+		fields   map[string]any
+		want     string
+	}{
+		{"gitea", map[string]any{"mergeable": true}, "true"},
+		{"gitea", map[string]any{"mergeable": false}, "false"},
+		{"github", map[string]any{"mergeable": true}, "true"},
+		{"github", map[string]any{"mergeable": false}, "false"},
+		{"github", map[string]any{"mergeable": nil}, "unknown"},
+		{"gitlab", map[string]any{"detailed_merge_status": "mergeable", "merge_status": "can_be_merged", "has_conflicts": false}, "true"},
+		{"gitlab", map[string]any{"detailed_merge_status": "not_approved", "merge_status": "can_be_merged", "has_conflicts": false}, "true"},
+		{"gitlab", map[string]any{"detailed_merge_status": "not_approved", "merge_status": "unchecked", "has_conflicts": false}, "unknown"},
+		{"gitlab", map[string]any{"detailed_merge_status": "checking", "merge_status": "checking", "has_conflicts": false}, "unknown"},
+		{"gitlab", map[string]any{"detailed_merge_status": "draft_status", "merge_status": "cannot_be_merged", "has_conflicts": true}, "false"},
+		{"gitlab", map[string]any{"detailed_merge_status": "conflict", "merge_status": "cannot_be_merged", "has_conflicts": true}, "false"},
+		{"gitlab", map[string]any{"detailed_merge_status": "need_rebase", "merge_status": "can_be_merged", "has_conflicts": false}, "false"},
+		{"gitlab", map[string]any{"detailed_merge_status": nil, "merge_status": nil, "has_conflicts": nil}, "unknown"},
+	} {
+		f, c := newFake(t, v.provider)
+		f.pulls[0].mergeable = v.fields
+		got := "unknown"
+		if m := must[*PullRequest](t)(c.PullRequest(t.Context(), repo, 8)).Mergeable; m != nil {
+			got = strconv.FormatBool(*m)
+		}
+		if got != v.want {
+			t.Errorf("%s, %v: %s, want %s", v.provider, v.fields, got, v.want)
+		}
+		f.pulls[0].state = "closed"
+		if must[*PullRequest](t)(c.PullRequest(t.Context(), repo, 8)).Mergeable != nil {
+			t.Errorf("%s: one that is closed is mergeable or not", v.provider)
+		}
+	}
+}
+
+func TestRepository(t *testing.T) {
+	each(t, func(t *testing.T, f *fake, c *Client) {
+		got := must[Repository](t)(c.Repository(t.Context(), repo))
+		same(t, "repository", got, Repository{ID: 1, FullName: "Org/App", DefaultBranch: "main", Private: true, URL: "https://forge.example/org/app"})
+		for what, fields := range map[string]map[string]any{
+			"another name":  {"full_name": "org/new", "path_with_namespace": "org/new"},
+			"no number":     {"id": nil},
+			"a bad number":  {"id": -1},
+			"a null answer": nil,
+		} {
+			f.change = func(_ *req, v any) any {
+				if fields == nil {
+					return nil
+				}
+				for k, x := range fields {
+					v.(map[string]any)[k] = x
+				}
+				return v
+			}
+			if _, err := c.Repository(t.Context(), repo); err == nil || !strings.Contains(err.Error(), "asked for the repository org/app") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for _, v := range []struct {
+			fields map[string]any
+			want   bool
+		}{
+			{map[string]any{"private": false, "visibility": "public"}, false},
+			{map[string]any{"private": false, "internal": f.provider == "gitea", "visibility": "internal"}, f.provider != "github"},
+			{map[string]any{"private": true, "visibility": "private"}, true},
+		} {
+			f.change = func(_ *req, x any) any {
+				for k, y := range v.fields {
+					x.(map[string]any)[k] = y
+				}
+				x.(map[string]any)["archived"] = true
+				return x
+			}
+			if got := must[Repository](t)(c.Repository(t.Context(), repo)); got.Private != v.want || !got.Archived {
+				t.Errorf("%v: %+v", v.fields, got)
+			}
+		}
+	})
+}
+
+func TestCommit(t *testing.T) {
+	each(t, func(t *testing.T, f *fake, c *Client) {
+		ctx := t.Context()
+		want := Commit{headSHA, treeSHA, []string{oldSHA}}
+		if f.provider == "gitlab" {
+			want.Tree = ""
+		}
+		same(t, "commit", must[Commit](t)(c.Commit(ctx, repo, headSHA)), want)
+		if first := must[Commit](t)(c.Commit(ctx, repo, oldSHA)); len(first.Parents) != 0 {
+			t.Errorf("a first commit: %+v", first)
+		}
+		if q := f.seen("")[0].query; f.provider == "gitea" && q.Get("files") != "false" {
+			t.Errorf("the list of files is asked for: %v", q)
+		}
+		sent := len(f.seen(""))
+		for _, bad := range []string{"", "HEAD", "main", headSHA[:12], headSHA + "0", strings.Repeat("A", 40), "../" + headSHA} {
+			if _, err := c.Commit(ctx, repo, bad); err == nil {
+				t.Errorf("%q is a commit", bad)
+			}
+		}
+		if len(f.seen("")) != sent {
+			t.Error("something was asked for")
+		}
+		if _, err := c.Commit(ctx, repo, strings.Repeat("9", 40)); !is(err, 404) {
+			t.Errorf("one that there is not: %v", err)
+		}
+		for what, fields := range map[string]map[string]any{
+			"another":      {"sha": oldSHA, "id": oldSHA},
+			"no name":      {"sha": nil, "id": nil},
+			"a bad parent": {"parents": []any{map[string]any{"sha": "x"}}, "parent_ids": []any{"x"}},
+			"no tree":      {"tree": nil, "commit": nil, "parent_ids": []any{""}},
+		} {
+			f.change = func(_ *req, v any) any {
+				for k, x := range fields {
+					v.(map[string]any)[k] = x
+				}
+				return v
+			}
+			if got, err := c.Commit(ctx, repo, headSHA); err == nil || got.SHA != "" {
+				t.Errorf("%s: %+v %v", what, got, err)
+			}
 		}
 	})
 }
@@ -132,6 +272,43 @@ func TestReviews(t *testing.T) {
 			"github": {"ada changes requested", "bob approved", "eve commented (void)", "eve approved", "eve commented"},
 			"gitlab": {"ada changes requested", "bob approved", "eve approved"},
 		}[f.provider])
+	})
+}
+
+// TestReviewTexts: Gitea tells what a review's page shows, which other forges are not asked.
+func TestReviewTexts(t *testing.T) {
+	each(t, func(t *testing.T, f *fake, c *Client) {
+		entry := func(kind string, review int64, edited bool) any {
+			at := fakeTime
+			if edited {
+				at = at.Add(time.Hour)
+			}
+			return map[string]any{"id": 900 + review, "type": kind, "review_id": review, "user": f.hubUser("bob"), "body": "Fine.", "created_at": when(fakeTime), "updated_at": when(at)}
+		}
+		f.timeline = []any{entry("comment", 0, false), entry("review", 22, false), entry("review", 23, true), entry("review", 0, false), entry("dismiss_review", 22, false)}
+		got, err := c.ReviewTexts(t.Context(), repo, 8, fakeTime)
+		if f.provider != "gitea" {
+			if err == nil || !strings.Contains(err.Error(), "edited") {
+				t.Errorf("%+v %v", got, err)
+			}
+			return
+		}
+		bob := User{Login: "bob"}
+		same(t, "texts", got, []ReviewText{{22, bob, "Fine.", fakeTime, fakeTime}, {23, bob, "Fine.", fakeTime, fakeTime.Add(time.Hour)}})
+		if err != nil {
+			t.Error(err)
+		}
+		q := f.seen("GET")[0].query
+		if q.Get("since") != fakeTime.Format(time.RFC3339) || q.Has("page") || q.Has("limit") {
+			t.Errorf("asked for %v", q)
+		}
+		if _, err := c.ReviewTexts(t.Context(), "x/../y", 8, fakeTime); err == nil {
+			t.Error("another path")
+		}
+		f.timeline = []any{"nonsense"}
+		if got, err := c.ReviewTexts(t.Context(), repo, 8, fakeTime); err == nil {
+			t.Errorf("%+v", got)
+		}
 	})
 }
 
@@ -362,10 +539,12 @@ var calls = map[string]struct {
 		return err
 	}},
 	"Comments": {do: func(ctx context.Context, c *Client, r string) error {
-		_, err := c.Comments(ctx, r, issue7, time.Time{})
+		_, _, err := c.Comments(ctx, r, issue7, time.Time{})
 		return err
 	}},
-	"Reviews": {do: func(ctx context.Context, c *Client, r string) error { _, err := c.Reviews(ctx, r, 8); return err }},
+	"Repository": {do: func(ctx context.Context, c *Client, r string) error { _, err := c.Repository(ctx, r); return err }},
+	"Commit":     {do: func(ctx context.Context, c *Client, r string) error { _, err := c.Commit(ctx, r, headSHA); return err }},
+	"Reviews":    {do: func(ctx context.Context, c *Client, r string) error { _, err := c.Reviews(ctx, r, 8); return err }},
 	"Protection": {do: func(ctx context.Context, c *Client, r string) error {
 		_, err := c.Protection(ctx, r, "main")
 		return err
@@ -385,6 +564,12 @@ var calls = map[string]struct {
 	"UpdateDescription": {do: func(ctx context.Context, c *Client, r string) error {
 		return c.UpdateDescription(ctx, r, pull8, "New text.", "Closes #7")
 	}, write: true},
+	"DeployKeys": {do: func(ctx context.Context, c *Client, r string) error { _, err := c.DeployKeys(ctx, r); return err }},
+	"AddDeployKey": {do: func(ctx context.Context, c *Client, r string) error {
+		_, err := c.AddDeployKey(ctx, r, "carboy:x:app", "ssh-ed25519 AAAA")
+		return err
+	}, write: true},
+	"RemoveDeployKey": {do: func(ctx context.Context, c *Client, r string) error { return c.RemoveDeployKey(ctx, r, "5") }, write: true},
 	"SetStatus": {do: func(ctx context.Context, c *Client, r string) error {
 		return c.SetStatus(ctx, r, headSHA, Status{"failure", "carboy/gate", "two tests fail", "https://carboy.example/1"})
 	}, write: true},

@@ -2,15 +2,20 @@ package forge
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
+
+	"github.com/carboy/carboy/internal/gitobject"
 )
 
 // gitea implements the API of Gitea and Forgejo, version 1.
@@ -106,6 +111,112 @@ func (gitea) assignable(ctx context.Context, c *Client, repo string) ([]hubUser,
 	return users, err
 }
 
+func (g gitea) commit(ctx context.Context, c *Client, repo, sha string) (Commit, error) {
+	out, err := g.hub.commit(ctx, c, repo, sha)
+	if err == nil {
+		out.Tree, err = g.tree(ctx, c, repo, sha)
+	}
+	return out, err
+}
+
+// tree returns the name of a commit's tree. Gitea says the commit's own name for it, so it is
+// made of the entries, as git makes it.
+func (gitea) tree(ctx context.Context, c *Client, repo, sha string) (string, error) {
+	type entry struct {
+		Path string `json:"path"`
+		Mode string `json:"mode"`
+		SHA  string `json:"sha"`
+	}
+	var all []entry
+	path := hubPath(repo, "/git/trees/%s", sha)
+	for page := 1; ; page++ {
+		var out struct {
+			Tree  []entry `json:"tree"`
+			More  bool    `json:"truncated"`
+			Total int     `json:"total_count"`
+		}
+		if err := c.get(ctx, path+"?per_page=1000&page="+strconv.Itoa(page), &out); err != nil {
+			return "", err
+		}
+		all = append(all, out.Tree...)
+		if out.More && page < maxPages {
+			continue
+		}
+		if len(all) != out.Total {
+			return "", fmt.Errorf("%s: GET %s: the forge lists %d of %d entries", c.provider, path, len(all), out.Total)
+		}
+		break
+	}
+	// git sorts a directory as if its name ended with a slash.
+	key := func(e entry) string {
+		if e.Mode == "040000" {
+			return e.Path + "/"
+		}
+		return e.Path
+	}
+	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(key(a), key(b)) })
+	var body []byte
+	for _, e := range all {
+		id, err := hex.DecodeString(e.SHA)
+		if err != nil || len(e.SHA) != len(sha) || e.Path == "" || e.Mode == "" {
+			return "", fmt.Errorf("%s: GET %s: the forge lists an entry without a name", c.provider, path)
+		}
+		if strings.ContainsRune(e.Path, utf8.RuneError) {
+			return "", nil // JSON has lost what the name was
+		}
+		body = append(body, strings.TrimLeft(e.Mode, "0")+" "+e.Path+"\x00"...)
+		body = append(body, id...)
+	}
+	return gitobject.Name("tree", body, len(sha)), nil
+}
+
+// comments asks for all at once, as Gitea has no pages of them. If they are too many, the
+// timeline has them, in pages and among all else that happened. Events that nobody is shown
+// leave pages there empty although more follow, so it goes on until it has seen as many as
+// there are.
+func (gitea) comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time, each func(Comment) bool) (left, error) {
+	var all []hubComment
+	path := hubPath(repo, "/issues/%d/comments", at.Number)
+	if q := hubSince(since); len(q) > 0 {
+		path += "?" + q.Encode()
+	}
+	h, err := c.do(ctx, request{method: http.MethodGet, path: path, into: &all, again: true, most: c.pageSize})
+	switch {
+	case err == nil:
+		for _, m := range all {
+			if m.ID <= 0 {
+				return left{}, c.noID(path)
+			}
+			if !each(m.comment()) {
+				break
+			}
+		}
+		return left{}, nil
+	case !errors.As(err, new(tooLargeError)):
+		return left{}, err
+	}
+	total, terr := strconv.Atoi(h.Get("X-Total-Count"))
+	if terr != nil {
+		return left{}, err
+	}
+	type happened struct {
+		hubComment
+		Type string `json:"type"`
+	}
+	seen, stopped := 0, false
+	// What was left out may have been another event than a comment, so that one still follows.
+	over := func(large, empty int) bool { return seen >= total || seen+large >= total && empty > 3 }
+	l, err := walk(ctx, c, hubPath(repo, "/issues/%d/timeline", at.Number), hubSince(since), over, func(m happened) int64 { return m.ID }, func(m happened) bool {
+		if m.Type == "comment" {
+			seen++
+			stopped = !each(m.comment())
+		}
+		return !stopped
+	})
+	l.rest = l.rest && seen+l.large < total
+	return l, err
+}
+
 type giteaReview struct {
 	ID        int64     `json:"id"`
 	User      hubUser   `json:"user"`
@@ -134,7 +245,8 @@ func (gitea) reviews(ctx context.Context, c *Client, repo string, n int) ([]Revi
 		// protection does not count.
 		v := Review{
 			ID: r.ID, Author: r.User.user(), State: state, Body: r.Body, Commit: r.Commit, Submitted: r.Submitted,
-			Void: r.Stale || r.Dismissed || state == Approved && !r.Official,
+			Void:     r.Stale || r.Dismissed || state == Approved && !r.Official,
+			Official: r.Official, Stale: r.Stale, Dismissed: r.Dismissed,
 		}
 		if r.Comments > 0 {
 			var lines []struct {
@@ -158,6 +270,30 @@ func (gitea) reviews(ctx context.Context, c *Client, repo string, n int) ([]Revi
 			}
 		}
 		out = append(out, v)
+	}
+	return out, nil
+}
+
+// reviewTexts reads the timeline without pages: with them, Gitea counts only what one page
+// has, and leaves out entries of a page.
+func (gitea) reviewTexts(ctx context.Context, c *Client, repo string, n int, since time.Time) ([]ReviewText, error) {
+	var all []struct {
+		Type    string    `json:"type"`
+		Review  int64     `json:"review_id"`
+		User    hubUser   `json:"user"`
+		Body    string    `json:"body"`
+		Created time.Time `json:"created_at"`
+		Updated time.Time `json:"updated_at"`
+	}
+	q := url.Values{"since": {since.UTC().Format(time.RFC3339)}}
+	if err := c.get(ctx, hubPath(repo, "/issues/%d/timeline?", n)+q.Encode(), &all); err != nil {
+		return nil, err
+	}
+	var out []ReviewText
+	for _, x := range all {
+		if x.Type == "review" && x.Review > 0 {
+			out = append(out, ReviewText{x.Review, x.User.user(), x.Body, x.Created, x.Updated})
+		}
 	}
 	return out, nil
 }
@@ -201,6 +337,7 @@ func (gitea) protection(ctx context.Context, c *Client, repo, branch string) (Pr
 	out.DismissStale = &rule.Dismiss
 	if rule.Merge {
 		out.Mergers = append([]string{}, slices.Concat(rule.Users, rule.Teams)...)
+		out.MergerTeams = rule.Teams
 	}
 	return out, nil
 }

@@ -1,5 +1,3 @@
-//go:build forges
-
 package forge_test
 
 import (
@@ -12,6 +10,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -155,24 +155,125 @@ func TestGitea(t *testing.T) {
 	g.as("eve", "POST", fmt.Sprintf("/repos/%s/issues/%d/comments", app, first.Number), map[string]any{"body": "x\n\n<!-- carboy:run-1/end -->"}, nil, http.StatusCreated)
 	_, err = c.PostOnce(ctx, app, first, "run-1/end", "I end.")
 	fine(t, err)
-	list, err := c.Comments(ctx, app, first, time.Time{})
+	list, more, err := c.Comments(ctx, app, first, time.Time{})
 	fine(t, err)
-	check(t, "comments", []any{len(list), list[0].Author.Login, list[1].Author.Login, list[2].Author.Login}, []any{3, "robot", "eve", "robot"})
-	list, err = c.Comments(ctx, app, first, time.Now().Add(time.Hour))
+	check(t, "comments", []any{more, len(list), list[0].Author.Login, list[1].Author.Login, list[2].Author.Login}, []any{false, 3, "robot", "eve", "robot"})
+	list, more, err = c.Comments(ctx, app, first, time.Now().Add(time.Hour))
 	fine(t, err)
-	check(t, "comments since", len(list), 0)
+	check(t, "comments since", []any{len(list), more}, []any{0, false})
 
 	g.pulls(ctx, c, first)
+	g.conflict(ctx, c)
 	g.guard(ctx, c)
+	g.renamed(ctx, c, first)
+}
 
-	// Somebody renames the repository: nothing is followed, and the error says where it is.
-	g.as("ada", "PATCH", "/repos/"+app, map[string]any{"name": "renamed"}, nil, http.StatusOK)
-	if _, err := c.Issue(ctx, app, first); err == nil || !strings.Contains(err.Error(), "/repos/ada/renamed/") {
-		t.Errorf("renamed: %v", err)
+// treeOf asks git for a commit's tree.
+func (g *gitea) treeOf(commit string) string {
+	t := g.t
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("git", args...)
+		cmd.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
 	}
-	// The control: by its new name it is there.
+	dir := t.TempDir()
+	git("-c", "http.extraHeader=Authorization: token "+g.Token("robot", "read:repository"), "clone", "--quiet", "--bare", g.URL+"/"+app+".git", dir)
+	return git("-C", dir, "rev-parse", commit+"^{tree}")
+}
+
+// renamed has somebody rename the repository, and make another of its name.
+func (g *gitea) renamed(ctx context.Context, c *forge.Client, first forge.Thread) {
+	t := g.t
+	old, err := c.Repository(ctx, "ADA/App")
+	fine(t, err)
+	check(t, "repository", []any{old.ID > 0, old.FullName, old.DefaultBranch, old.Private, old.Archived}, []any{true, app, "main", true, false})
+
+	// Nothing is followed, and the error says where it is.
+	g.as("ada", "PATCH", "/repos/"+app, map[string]any{"name": "renamed"}, nil, http.StatusOK)
+	_, err = c.Issue(ctx, app, first)
+	_, err2 := c.Repository(ctx, app)
+	_, err3 := c.PostOnce(ctx, app, first, "renamed", "x")
+	_, err4 := c.OpenPullRequest(ctx, app, forge.NewPullRequest{Base: "main", Head: "x", Title: "x"})
+	for _, err := range []error{err, err2, err3, err4} {
+		if err == nil || !strings.Contains(err.Error(), "/repos/ada/renamed") {
+			t.Errorf("renamed: %v", err)
+		}
+	}
+	// The control: by its new name it is there, and is the same.
 	_, err = c.Issue(ctx, "ada/renamed", first)
 	fine(t, err)
+	moved, err := c.Repository(ctx, "ada/renamed")
+	fine(t, err)
+	check(t, "renamed", []any{moved.ID, moved.FullName}, []any{old.ID, "ada/renamed"})
+
+	g.Repo("ada", "app", map[string]string{"robot": "write"})
+	other, err := c.Repository(ctx, app)
+	fine(t, err)
+	if other.ID == old.ID || other.FullName != app {
+		t.Errorf("another of its name: %+v", other)
+	}
+	g.as("ada", "PATCH", "/repos/"+app, map[string]any{"archived": true, "private": false}, nil, http.StatusOK)
+	other, err = c.Repository(ctx, app)
+	fine(t, err)
+	check(t, "archived", []any{other.Archived, other.Private}, []any{true, false})
+	// Nobody may write to an archived one, and the error is the forge's.
+	if _, err := c.PostOnce(ctx, app, first, "archived", "x"); err == nil || strings.Contains(err.Error(), "may have arrived") {
+		t.Errorf("archived: %v", err)
+	}
+}
+
+// conflict makes two branches change one line, and merges one of them.
+func (g *gitea) conflict(ctx context.Context, c *forge.Client) {
+	t := g.t
+	mergeable := func(n int, want bool) bool {
+		return testenv.Poll(testenv.Patience(time.Minute), func() bool {
+			p, err := c.PullRequest(ctx, app, n)
+			fine(t, err)
+			return p.Mergeable != nil && *p.Mergeable == want
+		})
+	}
+	var numbers []int
+	for _, path := range []string{"same/z", "same.a", "same0", "ä ö"} { // whose order git has its own ideas of
+		g.Commit(app, "main", path, "x")
+	}
+	for _, head := range []string{"one", "two"} {
+		g.Commit(app, head, "same.txt", head+"\n")
+		p, err := c.OpenPullRequest(ctx, app, forge.NewPullRequest{Base: "main", Head: head, Title: head})
+		fine(t, err)
+		numbers = append(numbers, p.Number)
+		if !mergeable(p.Number, true) {
+			t.Fatalf("%s never merges", head)
+		}
+	}
+	g.as("ada", "POST", fmt.Sprintf("/repos/%s/pulls/%d/merge", app, numbers[0]), map[string]any{"Do": "merge"}, nil, http.StatusOK)
+	if !mergeable(numbers[1], false) {
+		t.Error("it still merges, though the base has the same line")
+	}
+	p, err := c.PullRequest(ctx, app, numbers[0])
+	fine(t, err)
+	if p.Mergeable != nil {
+		t.Errorf("one that is merged: %+v", p)
+	}
+	// The merge, read back: its tree, and both parents.
+	m, err := c.Commit(ctx, app, p.MergeCommit)
+	fine(t, err)
+	if m.SHA != p.MergeCommit || len(m.Tree) != 40 || m.Tree == m.SHA || len(m.Parents) != 2 || m.Parents[1] != p.HeadCommit {
+		t.Errorf("%+v of %+v", m, p)
+	}
+	check(t, "the tree", m.Tree, g.treeOf(m.SHA))
+	head, err := c.Commit(ctx, app, p.HeadCommit)
+	fine(t, err)
+	if head.Tree != m.Tree || len(head.Parents) != 1 || head.Parents[0] != m.Parents[0] {
+		t.Errorf("%+v is not merged by %+v", head, m)
+	}
+	if _, err := c.Commit(ctx, app, strings.Repeat("0", 39)+"1"); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("one that there is not: %v", err)
+	}
 }
 
 // pulls opens a pull request and has it reviewed.
@@ -329,9 +430,14 @@ func TestGiteaScopes(t *testing.T) {
 			_, err := c.Changed(ctx, app, time.Time{}.AddDate(2000, 0, 0))
 			return err
 		}},
-		{"Comments", "read:issue", "write:repository", func(c *forge.Client) error { _, err := c.Comments(ctx, app, at, time.Time{}); return err }},
+		{"Comments", "read:issue", "write:repository", func(c *forge.Client) error {
+			_, _, err := c.Comments(ctx, app, at, time.Time{})
+			return err
+		}},
 		{"PullRequest", "read:repository", "write:issue", func(c *forge.Client) error { _, err := c.PullRequest(ctx, app, p.Number); return err }},
 		{"Reviews", "read:repository", "write:issue", func(c *forge.Client) error { _, err := c.Reviews(ctx, app, p.Number); return err }},
+		{"Repository", "read:repository", "write:issue", func(c *forge.Client) error { _, err := c.Repository(ctx, app); return err }},
+		{"Commit", "read:repository", "write:issue", func(c *forge.Client) error { _, err := c.Commit(ctx, app, sha); return err }},
 		{"Protection", "read:repository", "write:issue", func(c *forge.Client) error { _, err := c.Protection(ctx, app, "main"); return err }},
 		{"PostOnce", "write:issue", "read:issue", func(c *forge.Client) error {
 			n++
@@ -453,6 +559,64 @@ func TestGiteaTorn(t *testing.T) {
 	check(t, "description", i.Body, forge.Described("text after", "Closes #1"))
 }
 
+// TestGiteaHangs has the forge keep its answer to each write that it has carried out. Each
+// call ends within its bound, and a second one doubles nothing.
+func TestGiteaHangs(t *testing.T) {
+	g := newGitea(t)
+	ctx := t.Context()
+	target, err := url.Parse(g.URL)
+	fine(t, err)
+	var hangs atomic.Bool
+	var busy atomic.Int32
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := httptest.NewRecorder()
+		busy.Add(1)
+		proxy.ServeHTTP(answer, r.Clone(context.WithoutCancel(r.Context())))
+		busy.Add(-1)
+		if hangs.Load() && (r.Method != http.MethodGet || strings.HasSuffix(r.URL.Path, app)) {
+			<-r.Context().Done()
+			return
+		}
+		w.WriteHeader(answer.Code)
+		w.Write(answer.Body.Bytes())
+	}))
+	defer srv.Close()
+	at := g.issue("Broken", "text")
+	sha := g.Commit(app, "carboy/1-x", "a.go", "package a\n")
+	token := secret.NewString(g.Token("robot", least...))
+	c := g.clientOf(forge.Options{API: srv.URL + "/api/v1", Token: token, Login: "robot", Timeout: time.Second})
+	patient := g.clientOf(forge.Options{API: srv.URL + "/api/v1", Token: token, Login: "robot"})
+	for name, do := range map[string]func(c *forge.Client) error{
+		"comment":     func(c *forge.Client) error { _, err := c.PostOnce(ctx, app, at, "k", "x"); return err },
+		"description": func(c *forge.Client) error { return c.UpdateDescription(ctx, app, at, "new", "") },
+		"pull request": func(c *forge.Client) error {
+			_, err := c.OpenPullRequest(ctx, app, forge.NewPullRequest{Base: "main", Head: "carboy/1-x", Title: "x"})
+			return err
+		},
+		"status": func(c *forge.Client) error {
+			return c.SetStatus(ctx, app, sha, forge.Status{State: "success", Context: "x"})
+		},
+		"read": func(c *forge.Client) error { _, err := c.Repository(ctx, app); return err },
+	} {
+		hangs.Store(true)
+		// What can be looked for may be found after all.
+		if err := do(c); err == nil && (name == "status" || name == "read") || err != nil && !strings.Contains(err.Error(), "the forge did not answer within 1s") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !testenv.Poll(testenv.Patience(time.Minute), func() bool { return busy.Load() == 0 }) {
+			t.Fatal("the forge has not ended")
+		}
+		hangs.Store(false)
+		for range 2 {
+			if err := do(patient); err != nil {
+				t.Errorf("%s, again: %v", name, err)
+			}
+		}
+	}
+	check(t, "comments", len(g.comments(at)), 1)
+}
+
 // TestGiteaHooks reads what a real Gitea delivers.
 func TestGiteaHooks(t *testing.T) {
 	g := newGitea(t)
@@ -511,14 +675,12 @@ func TestGiteaHooks(t *testing.T) {
 	}
 }
 
-func TestGiteaDeployKeys(t *testing.T) {
+// TestAdministration checks that deploy keys need an administrator of the repository. A
+// robot that may write is refused, whatever its token may do.
+func TestAdministration(t *testing.T) {
 	g := newGitea(t)
 	ctx := t.Context()
-	public, _, err := ed25519.GenerateKey(rand.Reader)
-	fine(t, err)
-	authorized, err := ssh.NewPublicKey(public)
-	fine(t, err)
-	line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(authorized)))
+	line := publicKey(t)
 	c := g.client(g.API, "ada", "write:repository")
 	k, err := c.AddDeployKey(ctx, app, "carboy:x:app", line)
 	fine(t, err)
@@ -530,11 +692,130 @@ func TestGiteaDeployKeys(t *testing.T) {
 	if len(all) != 1 || all[0].ID != k.ID || k.Title != "carboy:x:app" || !strings.HasPrefix(line, all[0].Key) && !strings.HasPrefix(all[0].Key, line) {
 		t.Errorf("%+v %+v", k, all)
 	}
-	fine(t, c.RemoveDeployKey(ctx, app, k.ID))
+
+	for _, scopes := range [][]string{least, {"all"}} {
+		robot := g.clientOf(forge.Options{API: g.API, Token: secret.NewString(g.Token("robot", scopes...)), Login: "robot"})
+		_, err := robot.AddDeployKey(ctx, app, "x", publicKey(t))
+		_, err2 := robot.DeployKeys(ctx, app)
+		err3 := robot.RemoveDeployKey(ctx, app, k.ID)
+		for what, err := range map[string]error{"adds": err, "lists": err2, "removes": err3} {
+			if err == nil || !strings.Contains(err.Error(), "403 Forbidden (the token or its user may not do this)") {
+				t.Errorf("a robot with %v %s a key: %v", scopes, what, err)
+			}
+		}
+		// Nor may it change what guards the branch, or who may write.
+		token := g.Token("robot", scopes...)
+		for path, in := range map[string]any{
+			"/branch_protections":     map[string]any{"rule_name": "main"},
+			"/collaborators/mallory":  map[string]any{"permission": "write"},
+			"/hooks":                  map[string]any{"type": "gitea", "config": map[string]any{"url": "http://127.0.0.1:1", "content_type": "json"}},
+			"/collaborators/ada/none": nil,
+		} {
+			method := "POST"
+			if strings.HasPrefix(path, "/collaborators") {
+				method = "PUT"
+			}
+			if code := g.Call(token, method, "/repos/"+app+path, in, nil); code < 400 {
+				t.Errorf("a robot with %v: %s %s: %d", scopes, method, path, code)
+			}
+		}
+	}
+	// An administrator's token that may only read is refused, and told what it lacks.
+	if _, err := g.client(g.API, "ada", "read:repository").AddDeployKey(ctx, app, "x", publicKey(t)); err == nil || !strings.Contains(err.Error(), "the token needs write:repository") {
+		t.Errorf("with a token that may read: %v", err)
+	}
+	// Made an administrator, the robot may: its place at the repository decides.
+	g.Must("PUT", "/repos/"+app+"/collaborators/robot", map[string]any{"permission": "admin"}, nil, http.StatusNoContent)
+	robot := g.client(g.API, "robot", "write:repository")
+	access, err := robot.Access(ctx, app, "robot")
+	fine(t, err)
+	check(t, "access", access, forge.AdminAccess)
+	if _, err := robot.AddDeployKey(ctx, app, "by the robot", publicKey(t)); err != nil {
+		t.Errorf("an administrator: %v", err)
+	}
+
+	for range 2 { // a key that is gone is no error there
+		fine(t, c.RemoveDeployKey(ctx, app, k.ID))
+	}
 	all, err = c.DeployKeys(ctx, app)
 	fine(t, err)
-	check(t, "keys left", len(all), 0)
-	if _, err := g.client(g.API, "robot", "write:repository").AddDeployKey(ctx, app, "x", line); err == nil || !strings.Contains(err.Error(), "403") {
-		t.Errorf("by one who is no administrator: %v", err)
+	if len(all) != 1 || all[0].Title != "by the robot" {
+		t.Errorf("keys left: %+v", all)
 	}
+}
+
+func publicKey(t *testing.T) string {
+	t.Helper()
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	fine(t, err)
+	authorized, err := ssh.NewPublicKey(public)
+	fine(t, err)
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(authorized)))
+}
+
+// TestGiteaFlood has a stranger comment until an issue's comments are more than is read at
+// once. What people write is still found, and carboy still writes once.
+func TestGiteaFlood(t *testing.T) {
+	g := newGitea(t)
+	ctx := t.Context()
+	c := g.client(g.API, "robot", least...)
+	at := g.issue("Broken", "text")
+	say := func(login, body string) {
+		t.Helper()
+		g.as(login, "POST", fmt.Sprintf("/repos/%s/issues/%d/comments", app, at.Number), map[string]any{"body": body}, nil, http.StatusCreated)
+	}
+	_, err := c.PostOnce(ctx, app, at, "before", "First.")
+	fine(t, err)
+	say("ada", "Please mend it.")
+	begin := time.Now()
+	for i := range 30 { // more than a page of other events
+		g.as("ada", "PATCH", fmt.Sprintf("/repos/%s/issues/%d", app, at.Number), map[string]any{"title": fmt.Sprint("Broken ", i)}, nil, http.StatusCreated)
+	}
+	// In full it takes minutes, as Gitea looks long at such a text.
+	size := 1 << 10
+	if testenv.Exhaustive() {
+		size = 1 << 20
+	} else {
+		c.SetBounds(8 << 10)
+	}
+	for range 33 {
+		say("eve", strings.Repeat("<", size)) // six bytes each, in JSON
+	}
+	say("eve", strings.Repeat("x", 9*size)) // one that is too large by itself
+	say("ada", "Still broken.")
+
+	var authors []string
+	more, err := c.EachComment(ctx, app, at, time.Time{}, func(m forge.Comment) bool {
+		if m.Author.Login != "eve" {
+			authors = append(authors, m.Author.Login+" "+strings.SplitN(m.Body, "\n", 2)[0])
+		}
+		return true
+	})
+	if err != nil || !more {
+		t.Errorf("more: %v, %v", more, err)
+	}
+	check(t, "the others' comments", authors, []string{"robot First.", "ada Please mend it.", "ada Still broken."})
+
+	first, more, err := c.Comments(ctx, app, at, time.Time{})
+	fine(t, err)
+	if n := len(first); !more || n < 10 || n > 20 || first[0].Author.Login != "robot" || first[1].Author.Login != "ada" {
+		t.Errorf("%d comments, more: %v", n, more)
+	}
+	for range 2 {
+		_, err := c.PostOnce(ctx, app, at, "before", "First.")
+		fine(t, err)
+		_, err = c.PostOnce(ctx, app, at, "after", "Second.")
+		fine(t, err)
+	}
+	since, more, err := c.Comments(ctx, app, at, begin.Add(time.Hour))
+	check(t, "later", []any{len(since), more, err}, []any{0, false, nil})
+	ours := 0
+	_, err = c.EachComment(ctx, app, at, time.Time{}, func(m forge.Comment) bool {
+		if m.Author.Login == "robot" {
+			ours++
+		}
+		return true
+	})
+	fine(t, err)
+	check(t, "ours", ours, 2)
 }

@@ -118,6 +118,10 @@ func (github) lacks(ctx context.Context, c *Client, repo, org string, n Need) (s
 	return "", nil
 }
 
+func (github) comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time, each func(Comment) bool) (left, error) {
+	return walk(ctx, c, hubPath(repo, "/issues/%d/comments", at.Number), hubSince(since), nil, hubComment.id, func(m hubComment) bool { return each(m.comment()) })
+}
+
 func (github) reviews(ctx context.Context, c *Client, repo string, n int) ([]Review, error) {
 	type review struct {
 		ID        int64     `json:"id"`

@@ -79,6 +79,10 @@ type labText struct {
 	Source int64  `json:"source_project_id"`
 	Merge  string `json:"merge_commit_sha"`
 	Squash string `json:"squash_commit_sha"`
+
+	Conflicts bool   `json:"has_conflicts"`
+	Detailed  string `json:"detailed_merge_status"`
+	Merges    string `json:"merge_status"`
 }
 
 func (t labText) id() int64 { return int64(t.IID) }
@@ -111,6 +115,9 @@ func (t labText) pull() PullRequest {
 		Assignees: t.assignees(), Labels: t.Labels, Base: t.Base, Head: t.Head, HeadCommit: t.SHA,
 		Fork: t.Source == 0 || t.Source != t.Target, Updated: t.Updated, URL: t.URL,
 	}
+	if p.Open {
+		p.Mergeable = t.mergeable()
+	}
 	switch {
 	case !p.Merged:
 	case t.Merge != "":
@@ -121,6 +128,18 @@ func (t labText) pull() PullRequest {
 		p.MergeCommit = t.SHA // fast-forward
 	}
 	return p
+}
+
+// mergeable tells conflicts from rules that are not met yet, such as a missing approval. The
+// detailed status names the first hindrance only, and has_conflicts is also false before
+// GitLab has looked.
+func (t labText) mergeable() *bool {
+	no := t.Conflicts || t.Detailed == "conflict" || t.Detailed == "need_rebase"
+	if !no && t.Detailed != "mergeable" && t.Merges != "can_be_merged" {
+		return nil
+	}
+	yes := !no
+	return &yes
 }
 
 type labNote struct {
@@ -253,6 +272,28 @@ func (gitlab) pull(ctx context.Context, c *Client, repo string, n int) (PullRequ
 	return out.pull(), err
 }
 
+func (gitlab) repository(ctx context.Context, c *Client, repo string) (Repository, error) {
+	var out struct {
+		ID         int64  `json:"id"`
+		Name       string `json:"path_with_namespace"`
+		Branch     string `json:"default_branch"`
+		Visibility string `json:"visibility"`
+		Archived   bool   `json:"archived"`
+		URL        string `json:"web_url"`
+	}
+	err := c.get(ctx, labPath(repo, ""), &out)
+	return Repository{out.ID, out.Name, out.Branch, out.Visibility != "public", out.Archived, out.URL}, err
+}
+
+func (gitlab) commit(ctx context.Context, c *Client, repo, sha string) (Commit, error) {
+	var out struct {
+		ID      string   `json:"id"`
+		Parents []string `json:"parent_ids"`
+	}
+	err := c.get(ctx, labPath(repo, "/repository/commits/%s?stats=false", sha), &out)
+	return Commit{SHA: out.ID, Parents: out.Parents}, err
+}
+
 func (gitlab) changed(ctx context.Context, c *Client, repo string, since time.Time) ([]Issue, error) {
 	q := func() url.Values {
 		return url.Values{"scope": {"all"}, "state": {"all"}, "updated_after": {since.UTC().Format(time.RFC3339)}}
@@ -268,13 +309,15 @@ func (gitlab) changed(ctx context.Context, c *Client, repo string, since time.Ti
 }
 
 func (g gitlab) notes(ctx context.Context, c *Client, repo string, at Thread) ([]labNote, error) {
-	return list(ctx, c, labThread(repo, at, "/notes"), url.Values{"sort": {"asc"}, "order_by": {"created_at"}}, labNote.id)
+	return list(ctx, c, labThread(repo, at, "/notes"), labOldest(), labNote.id)
 }
 
-func (g gitlab) comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time) ([]Comment, error) {
-	notes, err := g.notes(ctx, c, repo, at)
-	notes = slices.DeleteFunc(notes, func(n labNote) bool { return n.System || n.Type == "DiffNote" || n.Updated.Before(since) })
-	return mapped(notes, err, labNote.comment)
+func labOldest() url.Values { return url.Values{"sort": {"asc"}, "order_by": {"created_at"}} }
+
+func (gitlab) comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time, each func(Comment) bool) (left, error) {
+	return walk(ctx, c, labThread(repo, at, "/notes"), labOldest(), nil, labNote.id, func(n labNote) bool {
+		return n.System || n.Type == "DiffNote" || n.Updated.Before(since) || each(n.comment())
+	})
 }
 
 func (gitlab) comment(ctx context.Context, c *Client, repo string, at Thread, body string) (Comment, error) {

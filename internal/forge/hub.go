@@ -93,11 +93,12 @@ type hubBranch struct {
 
 type hubPull struct {
 	hubText
-	Merged   bool       `json:"merged"`
-	MergedAt *time.Time `json:"merged_at"`
-	Commit   string     `json:"merge_commit_sha"`
-	Base     hubBranch  `json:"base"`
-	Head     hubBranch  `json:"head"`
+	Merged    bool       `json:"merged"`
+	MergedAt  *time.Time `json:"merged_at"`
+	Mergeable *bool      `json:"mergeable"`
+	Commit    string     `json:"merge_commit_sha"`
+	Base      hubBranch  `json:"base"`
+	Head      hubBranch  `json:"head"`
 }
 
 func (p hubPull) pull() PullRequest {
@@ -108,6 +109,9 @@ func (p hubPull) pull() PullRequest {
 	}
 	if out.Merged { // else it is of a trial
 		out.MergeCommit = p.Commit
+	}
+	if out.Open {
+		out.Mergeable = p.Mergeable
 	}
 	return out
 }
@@ -124,6 +128,8 @@ type hubComment struct {
 func (m hubComment) comment() Comment {
 	return Comment{m.ID, m.User.user(), m.Body, m.Created, m.Updated, m.URL}
 }
+
+func (m hubComment) id() int64 { return m.ID }
 
 func hubPath(repo, more string, n ...any) string {
 	return "/repos/" + escaped(repo) + fmt.Sprintf(more, n...)
@@ -188,19 +194,56 @@ func (hub) pull(ctx context.Context, c *Client, repo string, n int) (PullRequest
 	return out.pull(), err
 }
 
+func (hub) repository(ctx context.Context, c *Client, repo string) (Repository, error) {
+	var out struct {
+		ID       int64  `json:"id"`
+		Name     string `json:"full_name"`
+		Branch   string `json:"default_branch"`
+		Private  bool   `json:"private"`
+		Internal bool   `json:"internal"` // Gitea: only accounts may read it
+		Archived bool   `json:"archived"`
+		URL      string `json:"html_url"`
+	}
+	err := c.get(ctx, hubPath(repo, ""), &out)
+	return Repository{out.ID, out.Name, out.Branch, out.Private || out.Internal, out.Archived, out.URL}, err
+}
+
+type hubSHA struct {
+	SHA string `json:"sha"`
+}
+
+func (s hubSHA) sha() string { return s.SHA }
+
+// commit leaves out what Gitea would add by itself: the list of files has no bound. As the
+// tree, Gitea says the commit's own name, so that is not read.
+func (hub) commit(ctx context.Context, c *Client, repo, sha string) (Commit, error) {
+	var out struct {
+		hubSHA
+		Tree    hubSHA   `json:"tree"`
+		Parents []hubSHA `json:"parents"`
+	}
+	path := hubPath(repo, "/git/commits/%s", sha)
+	if c.provider == "gitea" {
+		path += "?stat=false&verification=false&files=false"
+	}
+	err := c.get(ctx, path, &out)
+	parents, err := mapped(out.Parents, err, hubSHA.sha)
+	return Commit{out.SHA, out.Tree.SHA, parents}, err
+}
+
 func (hub) changed(ctx context.Context, c *Client, repo string, since time.Time) ([]Issue, error) {
 	q := url.Values{"state": {"all"}, "since": {since.UTC().Format(time.RFC3339)}}
 	out, err := list(ctx, c, hubPath(repo, "/issues"), q, func(i hubIssue) int64 { return int64(i.Number) })
 	return mapped(out, err, hubIssue.issue)
 }
 
-func (hub) comments(ctx context.Context, c *Client, repo string, at Thread, since time.Time) ([]Comment, error) {
+// hubSince returns the parameters of a list of comments.
+func hubSince(since time.Time) url.Values {
 	q := url.Values{}
 	if !since.IsZero() {
 		q.Set("since", since.UTC().Format(time.RFC3339))
 	}
-	out, err := list(ctx, c, hubPath(repo, "/issues/%d/comments", at.Number), q, func(m hubComment) int64 { return m.ID })
-	return mapped(out, err, hubComment.comment)
+	return q
 }
 
 func (hub) comment(ctx context.Context, c *Client, repo string, at Thread, body string) (Comment, error) {

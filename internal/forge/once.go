@@ -113,13 +113,81 @@ func (c *Client) Changed(ctx context.Context, repo string, since time.Time) ([]I
 	return c.vendor.changed(ctx, c, repo, since)
 }
 
-// Comments lists the comments that were made or changed since a time, the oldest first. The
-// zero time lists all.
-func (c *Client) Comments(ctx context.Context, repo string, at Thread, since time.Time) ([]Comment, error) {
+// Repository reads what a repository is. Its ID tells whether another has taken its name.
+func (c *Client) Repository(ctx context.Context, repo string) (Repository, error) {
 	if err := checkRepo(c.provider, repo); err != nil {
-		return nil, err
+		return Repository{}, err
 	}
-	return c.vendor.comments(ctx, c, repo, at, since)
+	r, err := c.vendor.repository(ctx, c, repo)
+	switch {
+	case err != nil:
+		return Repository{}, err
+	case r.ID <= 0 || !strings.EqualFold(r.FullName, repo):
+		return Repository{}, fmt.Errorf("%s: asked for the repository %s, the forge answers with number %d, %.100q", c.provider, repo, r.ID, r.FullName)
+	}
+	return r, nil
+}
+
+// Commit reads a commit by its full name.
+func (c *Client) Commit(ctx context.Context, repo, commit string) (Commit, error) {
+	if err := errors.Join(checkRepo(c.provider, repo), checkCommit(commit)); err != nil {
+		return Commit{}, err
+	}
+	out, err := c.vendor.commit(ctx, c, repo, commit)
+	if err != nil {
+		return Commit{}, err
+	}
+	if out.SHA != commit {
+		return Commit{}, fmt.Errorf("%s: asked for the commit %s of %s, the forge answers with %.80q", c.provider, commit, repo, out.SHA)
+	}
+	names := slices.Clone(out.Parents)
+	if out.Tree != "" || c.provider == "github" {
+		names = append(names, out.Tree)
+	}
+	for _, name := range names {
+		if checkCommit(name) != nil {
+			return Commit{}, fmt.Errorf("%s: the commit %s of %s has %.80q for its tree or a parent", c.provider, commit, repo, name)
+		}
+	}
+	return out, nil
+}
+
+// checkCommit refuses what is not the full name of a commit.
+func checkCommit(s string) error {
+	if len(s) != 40 && len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
+		return fmt.Errorf("%.80q is not a commit", s)
+	}
+	return nil
+}
+
+// EachComment calls each for the comments that were made or changed since a time, the oldest
+// first, until it returns false. The zero time means all. more reports whether some were left
+// out, since one has more than 8 MB or they are too many: about 10,000, on Gitea those of more
+// than 8 MB together in about 25,000 events.
+func (c *Client) EachComment(ctx context.Context, repo string, at Thread, since time.Time, each func(Comment) bool) (more bool, err error) {
+	if err := checkRepo(c.provider, repo); err != nil {
+		return false, err
+	}
+	l, err := c.vendor.comments(ctx, c, repo, at, since, each)
+	return l.rest || l.large > 0, err
+}
+
+// Comments lists the comments that EachComment shows, the oldest first, of at most 16 MB.
+// more reports whether some were left out: who asks again since the last one's Updated gets
+// those that follow, and [Client.EachComment] has no bound of its own.
+func (c *Client) Comments(ctx context.Context, repo string, at Thread, since time.Time) (list []Comment, more bool, err error) {
+	size, full := 0, false
+	more, err = c.EachComment(ctx, repo, at, since, func(m Comment) bool {
+		size += len(m.Body)
+		if full = size > c.textSize && len(list) > 0; !full {
+			list = append(list, m)
+		}
+		return !full
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return list, more || full, nil
 }
 
 // Reviews lists the reviews of a pull request that were submitted, the oldest first.
@@ -128,6 +196,21 @@ func (c *Client) Reviews(ctx context.Context, repo string, n int) ([]Review, err
 		return nil, err
 	}
 	return c.vendor.reviews(ctx, c, repo, n)
+}
+
+// ReviewTexts lists the texts of the submitted reviews of a pull request that were made or
+// edited since a time, the oldest first. Only Gitea tells them.
+func (c *Client) ReviewTexts(ctx context.Context, repo string, n int, since time.Time) ([]ReviewText, error) {
+	v, ok := c.vendor.(interface {
+		reviewTexts(ctx context.Context, c *Client, repo string, n int, since time.Time) ([]ReviewText, error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("%s: the forge is not asked whether a review was edited", c.provider)
+	}
+	if err := checkRepo(c.provider, repo); err != nil {
+		return nil, err
+	}
+	return v.reviewTexts(ctx, c, repo, n, since)
 }
 
 // Protection reads what guards a branch.
@@ -195,15 +278,28 @@ func once[T any](ctx context.Context, c *Client, look, do func() (*T, error)) (*
 
 const mark = "<!-- carboy:"
 
+// maxPost bounds a comment in bytes, so that its page can always be read again.
+const maxPost = 1 << 20
+
 // unmarked returns text of others without our marks. They are not shown on a page.
 func unmarked(text string) string { return strings.ReplaceAll(text, mark, "<!- carboy:") }
 
+// Marked returns the text of the comment that [Client.PostOnce] posts. Without a body it is
+// the mark, with which the comment ends.
+func Marked(key, body string) string {
+	return strings.TrimSpace(strings.TrimSpace(body) + "\n\n" + mark + key + " -->")
+}
+
 // PostOnce posts a comment unless the token's account has posted one with this key there. It
 // returns the comment, new or old. key is of letters, digits and "._/:" and single dashes;
-// it ends the comment, where a page does not show it.
+// it ends the comment, where a page does not show it. body has at most 1 MB. It posts nothing
+// where there are too many comments to look at all of them; see [Client.EachComment].
 func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body string) (*Comment, error) {
 	if key == "" || len(key) > 200 || strings.Contains(key, "--") || strings.Trim(key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:-") != "" {
 		return nil, fmt.Errorf("%.100q can't mark a comment", key)
+	}
+	if len(body) > maxPost {
+		return nil, fmt.Errorf("a comment of %d bytes is too large: %d may be posted", len(body), maxPost)
 	}
 	if err := checkRepo(c.provider, repo); err != nil {
 		return nil, err
@@ -213,19 +309,22 @@ func (c *Client) PostOnce(ctx context.Context, repo string, at Thread, key, body
 		return nil, err
 	}
 	// Our mark is the last line, so one in an agent's text is none.
-	tail := mark + key + " -->"
+	tail := Marked(key, "")
 	look := func() (*Comment, error) {
-		all, err := c.Comments(ctx, repo, at, time.Time{})
-		i := slices.IndexFunc(all, func(m Comment) bool {
-			return strings.EqualFold(m.Author.Login, me) && strings.HasSuffix(strings.TrimSpace(m.Body), tail)
+		var found *Comment
+		l, err := c.vendor.comments(ctx, c, repo, at, time.Time{}, func(m Comment) bool {
+			if strings.EqualFold(m.Author.Login, me) && strings.HasSuffix(strings.TrimSpace(m.Body), tail) {
+				found = &m
+			}
+			return found == nil
 		})
-		if err != nil || i < 0 {
-			return nil, err
+		if err == nil && found == nil && l.rest { // one that is too large is not ours
+			err = fmt.Errorf("%s: %s of %s has too many comments to tell whether one is already there", c.provider, at, repo)
 		}
-		return &all[i], nil
+		return found, err
 	}
 	return once(ctx, c, look, func() (*Comment, error) {
-		m, err := c.vendor.comment(ctx, c, repo, at, strings.TrimSpace(body)+"\n\n"+tail)
+		m, err := c.vendor.comment(ctx, c, repo, at, Marked(key, body))
 		if err == nil && m.ID <= 0 {
 			err = fmt.Errorf("%s: the forge answers without the comment's id", c.provider)
 		}
@@ -337,8 +436,8 @@ func (c *Client) SetStatus(ctx context.Context, repo, commit string, s Status) e
 	if err := checkRepo(c.provider, repo); err != nil {
 		return err
 	}
-	if len(commit) < 40 || len(commit) > 64 || strings.Trim(commit, "0123456789abcdef") != "" {
-		return fmt.Errorf("%.80q is not a commit", commit)
+	if err := checkCommit(commit); err != nil {
+		return err
 	}
 	if r := []rune(s.Description); len(r) > 140 {
 		s.Description = string(r[:139]) + "…"

@@ -263,24 +263,25 @@ func (s *Service) ReadComments(ctx context.Context, number int, kind string) (st
 		Body string `json:"body"`
 	}
 	return s.read(ctx, "read_comments", number, kind, func(ctx context.Context, at forge.Thread) (any, error) {
-		all, err := s.o.Client.Comments(ctx, s.o.Target.Repo, at, time.Time{})
-		if err != nil {
-			return nil, err
-		}
 		out := struct {
 			Comments []comment `json:"comments"`
 			Left     int       `json:"older_left_out,omitempty"`
+			More     bool      `json:"others_left_out,omitempty"` // too many or too large to be read
 		}{Comments: []comment{}}
 		size := 0
-		for i := len(all) - 1; i >= 0; i-- {
-			m := comment{all[i].ID, cut(all[i].Author.Login, maxTitle), cut(all[i].Body, maxRead)}
-			if size += len(m.Body); len(out.Comments) == maxComments || size > maxAll {
-				out.Left = i + 1
-				break
+		var err error
+		out.More, err = s.o.Client.EachComment(ctx, s.o.Target.Repo, at, time.Time{}, func(f forge.Comment) bool {
+			m := comment{f.ID, cut(f.Author.Login, maxTitle), cut(f.Body, maxRead)}
+			size += len(m.Body)
+			out.Comments = append(out.Comments, m)
+			for len(out.Comments) > maxComments || size > maxAll {
+				size -= len(out.Comments[0].Body)
+				out.Comments = out.Comments[1:]
+				out.Left++
 			}
-			out.Comments = append([]comment{m}, out.Comments...)
-		}
-		return out, nil
+			return true
+		})
+		return out, err
 	})
 }
 

@@ -168,3 +168,14 @@ func TestScope(t *testing.T) {
 		t.Errorf("%v %v", got, err)
 	}
 }
+
+// Inert does to a text what is done to an agent's.
+func TestInert(t *testing.T) {
+	scope, err := NewScope(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Inert(forge.Target{Repo: "org/app"}, scope, false, "closes #7 and #8\u200b <!-- x"); got != "closes #7 and #\u00a08 <\\!-- x" {
+		t.Errorf("%q", got)
+	}
+}

@@ -17,7 +17,7 @@ import (
 // maxClone bounds the pack of a fetch into a repository of carboy's own, in bytes.
 const maxClone = 16 << 30
 
-// Fetched is what upstream has of the references that were asked for.
+// Fetched holds what upstream has of the references that were asked for.
 type Fetched struct {
 	Format string            // "sha1" or "sha256"
 	Refs   map[string]string // commits by reference; one that upstream does not have is missing

@@ -60,7 +60,7 @@ func prepareGitLand(c *call) error {
 			c.env = append(c.env, alternate(args[2]))
 		}
 		return nil
-	case name == "merge" && len(args) == 4 && isObjectDirectory(args[0]) && isObjectName(args[1]) && isObjectName(args[2]) && isObjectDirectory(args[3]):
+	case name == "merge" && len(args) == 4 && isObjectDirectory(args[0]) && isCommits(args[1:3]) && isObjectDirectory(args[3]):
 		c.argv = []string{"--no-pager", "read-tree", "-i", "-m", args[1], args[2]}
 		c.env = append(landEnv(), alternate(args[3]))
 		if err := shadowRepository(c); err != nil {
@@ -71,13 +71,8 @@ func prepareGitLand(c *call) error {
 		c.argv = []string{"--no-pager", "update-index", "-q", "--refresh"}
 		c.env = landEnv()
 		return shadowRepository(c)
-	case name == "conflicts" && len(args) == 2 && isObjectName(args[0]) && isObjectName(args[1]):
-		c.argv = []string{"--no-pager", "merge-tree", "--write-tree", "--name-only", "--no-messages", args[0], args[1]}
-		c.env = gitEnv()
-		if err := shadowRepository(c); err != nil {
-			return err
-		}
-		return writeElsewhere(c)
+	case name == "conflicts" && isCommits(args):
+		return prepareConflicts(c, args)
 	case name == "update-refs" && len(args) == 0:
 		c.argv = []string{"--no-pager", "update-ref", "--no-deref", "-m", "carboy: landing", "--stdin"}
 		c.env = append(landEnv(), "GIT_COMMITTER_NAME=carboy", "GIT_COMMITTER_EMAIL=carboy@localhost")
@@ -121,6 +116,20 @@ func mergeElsewhere(c *call, index string) error {
 		c.env = append(c.env, name+"="+value)
 	}
 	return nil
+}
+
+func isCommits(args []string) bool {
+	return len(args) == 2 && isObjectName(args[0]) && isObjectName(args[1])
+}
+
+// prepareConflicts accepts the merge of two commits that is only tried.
+func prepareConflicts(c *call, commits []string) error {
+	c.argv = append([]string{"--no-pager", "merge-tree", "--write-tree", "--name-only", "--no-messages"}, commits...)
+	c.env = gitEnv()
+	if err := shadowRepository(c); err != nil {
+		return err
+	}
+	return writeElsewhere(c)
 }
 
 // writeElsewhere lets git write objects to a temporary directory, and only read those of the

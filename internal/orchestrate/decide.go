@@ -10,7 +10,7 @@ import (
 	"github.com/carboy/carboy/internal/issues"
 )
 
-// A trigger is what an issue's labels and assignees say about its begin.
+// A trigger says whether an issue's labels and assignees begin it.
 type trigger struct {
 	ours    bool // a label has one of our prefixes
 	agent   string
@@ -77,13 +77,15 @@ type heard struct {
 	Alone bool `json:"alone,omitempty"`
 }
 
-// seen is what a look read.
+// seen holds what a look found out, for decide.
 type seen struct {
 	trigger trigger            // its why is complete
 	pull    *forge.PullRequest // of the record; nil: none
 	posts   []post             // that were not heard before
 	// conflict reports that the branch does not merge into its base.
 	conflict bool
+	// partial is set if there are more posts than were read.
+	partial bool
 }
 
 // A verb is something that a look does.
@@ -108,7 +110,7 @@ type action struct {
 	post heard  // of hear, pass
 }
 
-// stranger is why a post is passed whose author may not prompt.
+// stranger marks a post whose author may not prompt.
 const stranger = "stranger"
 
 // maxAlone bounds the turns in a row that no person asked for.
@@ -123,9 +125,14 @@ func decide(rec *issues.Record, pending int, s seen) []action {
 			return []action{{do: doForget}}
 		case s.trigger.why != "":
 			return []action{{do: doWait, why: s.trigger.why}}
+		case s.partial:
+			return passed(s.posts)
 		}
 		out := passed(s.posts) // the agent can read what was there before
 		return append(out, action{do: doBegin}, action{do: doWake})
+	}
+	if s.partial {
+		s.pull = nil // what was read with its end has to be known whole
 	}
 	live := rec.Status != issues.Destroyed
 	switch {

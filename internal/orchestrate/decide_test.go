@@ -59,6 +59,8 @@ func TestDecide(t *testing.T) {
 		"not ours":                      {nil, 0, seen{trigger: gone}, "forget"},
 		"ours, and waits":               {nil, 0, seen{trigger: trigger{ours: true, why: "nobody"}}, "wait nobody"},
 		"ours":                          {nil, 0, seen{trigger: good}, "begin, wake"},
+		"ours, with many words":         {nil, 0, seen{trigger: good, posts: []post{mine}, partial: true}, "pass comment-1"},
+		"closed, with many words":       {record(issues.Frozen, nil), 0, seen{trigger: good, pull: closed, posts: []post{mine}, partial: true}, "hear comment-1, wake"},
 		"ours, with words from before":  {nil, 0, seen{trigger: good, posts: []post{mine}}, "pass comment-1, begin, wake"},
 		"it runs":                       {record(issues.Running, nil), 0, seen{trigger: good}, "wake"},
 		"a comment while it runs":       {record(issues.Running, nil), 0, seen{trigger: good, posts: []post{mine, theirs}}, "hear comment-1, pass comment-2 stranger, wake"},

@@ -166,6 +166,31 @@ func TestLargeComment(t *testing.T) {
 	}
 }
 
+// A flood of a stranger's comments, more than one look takes, hides none of a person's and
+// begins nothing.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.repo.Issue("ada", "Flooded", "", []string{"carboy:coder"}, nil)
+	for range maxLook*2 + 50 {
+		w.repo.Comment(n, "bob", "Before.")
+	}
+	w.repo.Assign(n, "ada")
+	w.hook("issues", n, false)
+	w.settled(n, 1)
+	for range maxLook*2 + 50 {
+		w.repo.Comment(n, "eve", "Me too.")
+	}
+	w.repo.Comment(n, "ada", "Under all that.")
+	w.hook("issue_comment", n, false)
+	if s := w.settled(n, 2); s.Strangers != maxLook*2+50 {
+		t.Errorf("%+v", s)
+	}
+	if p := w.bottles.turns()[1].Prompt; !strings.Contains(p, "Under all that.") || strings.Contains(p, "Me too.") || strings.Contains(p, "Before.") {
+		t.Error(p)
+	}
+}
+
 // An issue that orders the agent elsewhere is data, and what it hides is shown; what the agent
 // writes elsewhere is refused and kept.
 func TestHostileIssue(t *testing.T) {
@@ -270,7 +295,7 @@ func TestForgeFails(t *testing.T) {
 				w.options.Forges[0].Client = client
 				w.start()
 				var mu sync.Mutex
-				left, ended := 4, make(chan struct{})
+				left, ended := 3, make(chan struct{})
 				t.Cleanup(func() { close(ended) })
 				w.forge.Spoil(func(rw http.ResponseWriter, r *http.Request) bool {
 					mu.Lock()

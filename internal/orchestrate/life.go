@@ -25,7 +25,7 @@ const (
 	waitIn = 30 * 24 * time.Hour
 )
 
-// A need is what an issue needs next.
+// A need names the next thing to do for an issue.
 type need string
 
 // Needs.
@@ -36,7 +36,7 @@ const (
 	needNone   need = "none"   // there is nothing more
 )
 
-// step is what is recorded of one look at the table.
+// A step records one look at the table.
 type step struct {
 	Need need `json:"need"`
 	Turn int  `json:"turn,omitempty"`
@@ -235,7 +235,7 @@ type turnEntry struct {
 	Status  string      `json:"status,omitempty"`
 	Summary string      `json:"summary,omitempty"`
 	Result  *TurnResult `json:"result,omitempty"` // nil: it has not ended
-	// Broken is why carboy could not carry it out.
+	// Broken says why carboy could not carry it out, or is empty.
 	Broken string `json:"broken,omitempty"`
 }
 
@@ -251,7 +251,7 @@ func (o *Orchestrator) beginTurn(ctx context.Context, rec issues.Record, turn in
 	k := rec.Key
 	f := o.forgeOf(k)
 	if f == nil {
-		return step{}, fmt.Errorf("%v: the configuration names no such forge or repository any more", k)
+		return step{}, errUnconfigured
 	}
 	if err := o.same(ctx, f, &rec); err != nil {
 		return step{}, err
@@ -479,7 +479,7 @@ func (o *Orchestrator) end(ctx context.Context, k issues.Key) error {
 func (o *Orchestrator) merge(ctx context.Context, rec issues.Record) (m Merge, err error) {
 	f := o.forgeOf(rec.Key)
 	if f == nil {
-		return m, fmt.Errorf("%v: the configuration names no such forge or repository any more", rec.Key)
+		return m, errUnconfigured
 	}
 	if err := o.same(ctx, f, &rec); err != nil {
 		return m, err

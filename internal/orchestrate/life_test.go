@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/forge/forgetest"
+	"github.com/carboy/carboy/internal/issues"
 )
 
 func destroyed(s IssueStatus) bool { return s.State == "destroyed" }
@@ -213,9 +216,14 @@ func TestClosedWhileItRuns(t *testing.T) {
 	w.repo.Comment(2, "ada", "More.")
 	w.hook("issue_comment", 2, true)
 	<-begun
+	w.repo.Comment(2, "bob", "It waits for the next turn, which there will not be.")
+	w.hook("issue_comment", 2, true)
+	w.waits(n, "the comment is heard", func(s IssueStatus) bool { return s.Pending == 1 })
 	w.repo.SetOpen(2, false)
 	w.hook("pull_request", 2, true)
-	w.waits(n, "the end", destroyed)
+	if s := w.waits(n, "the end", destroyed); s.Pending != 0 || s.Turn != 2 {
+		t.Errorf("%+v", s)
+	}
 	if len(w.bottles.frozen) != 1 || len(w.bottles.destroyed) != 1 {
 		t.Errorf("%v, %v", w.bottles.frozen, w.bottles.destroyed)
 	}
@@ -580,5 +588,47 @@ func TestOperator(t *testing.T) {
 	}
 	if c := w.o.Counters(); c.Turns != 2 || c.Hooks != 1 || c.Looks == 0 || c.LookErrors != 0 || c.Refused != 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// People who merge before the record knows of the pull request don't get a second one.
+func TestFasterPeople(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var once sync.Once
+	w.forge.Spoil(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == "POST" && strings.Contains(r.URL.Path, "/statuses/") {
+			once.Do(func() {
+				// What an earlier process did, which died then.
+				branch := w.repo.Pushes()[0].Branch
+				p, err := w.forge.Client(time.Minute).OpenPullRequest(ctx, "org/app", forge.NewPullRequest{Base: "main", Head: branch, Title: "x", Body: "Closes #1"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w.repo.Merge(p.Number, strings.Repeat("d", 40))
+				if err := w.o.table.Update(ctx, w.key(1), func(r *issues.Record) error { r.Life.Opening = time.Now().Add(-time.Hour); return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return false
+	})
+	other := w.bottles.plan
+	w.bottles.plan = func(ctx context.Context, t Turn, res *TurnResult) error {
+		if err := w.bottles.push("theirs", strings.Repeat("6", 40)); err != nil {
+			return err
+		}
+		_, err := w.forge.Client(time.Minute).OpenPullRequest(ctx, "org/app", forge.NewPullRequest{Base: "main", Head: "theirs", Title: "Another"})
+		if err != nil {
+			return err
+		}
+		return other(ctx, t, res)
+	}
+	w.bottles.push("carboy/1-mend-the-parser", strings.Repeat("5", 40))
+	n := w.issue()
+	s := w.waits(n, "the end", destroyed)
+	if p := w.repo.Pulls(); len(p) != 2 || !p[1].Merged || s.Pull != int64(p[1].Number) || len(w.bottles.merges) != 1 {
+		t.Errorf("%+v, %+v", p, s)
 	}
 }

@@ -25,6 +25,8 @@ const (
 	noteFailure   = "failure"   // of looks at what has no record, by issue or repository
 	notePolled    = "polled"    // when a repository was looked at as a whole
 	maxPost       = 64 << 10    // bytes of one post that the agent is given
+	maxLook       = 200         // new comments of a thread in one look
+	maxLookSize   = 4 << 20     // bytes of those
 	overlap       = time.Hour   // between two readings of comments, for clocks that differ
 )
 
@@ -72,6 +74,8 @@ func (o *Orchestrator) keepFailure(ctx context.Context, k issues.Key, err error)
 	}
 }
 
+var errUnconfigured = errors.New("the configuration names no such forge or repository any more")
+
 var errUnchanged = errors.New("nothing changes")
 
 // noteFailed says in the table that something that has no record failed, or that it did not.
@@ -110,7 +114,7 @@ func (o *Orchestrator) look(ctx context.Context, k issues.Key, deep bool) error 
 	defer cancel()
 	f := o.forgeOf(k)
 	if f == nil {
-		return fmt.Errorf("%v: the configuration names no such forge or repository any more", k)
+		return errUnconfigured
 	}
 	rec, known, err := o.table.Get(ctx, k)
 	if err != nil {
@@ -135,7 +139,8 @@ func (o *Orchestrator) look(ctx context.Context, k issues.Key, deep bool) error 
 	if r != nil {
 		pending = len(waiting(all, r.Life.Turn))
 	}
-	if deep && r != nil && r.Status == issues.Frozen && pending == 0 && s.pull != nil && s.pull.Open {
+	merges := s.pull == nil || !s.pull.Open || s.pull.Mergeable != nil && *s.pull.Mergeable
+	if deep && r != nil && r.Status == issues.Frozen && pending == 0 && !merges {
 		if s.conflict, err = o.Bottles.Conflicts(ctx, turnOf(r)); err != nil {
 			return fmt.Errorf("ask whether %s merges into %s: %w", r.Life.Branch, r.Life.Base, err)
 		}
@@ -144,6 +149,9 @@ func (o *Orchestrator) look(ctx context.Context, k issues.Key, deep bool) error 
 		if err := o.act(ctx, f, k, a, read); err != nil {
 			return err
 		}
+	}
+	if s.partial {
+		o.queue.add(k, deep)
 	}
 	if r == nil || len(read.since) == 0 {
 		return nil
@@ -183,10 +191,12 @@ func (o *Orchestrator) same(ctx context.Context, f *Forge, r *issues.Record) err
 
 func repoOf(k issues.Key) string { return k.Owner + "/" + k.Repo }
 
-// reading is what a look read besides what decides.
+// A reading holds what a look found out, for its actions.
 type reading struct {
 	issue *forge.Issue
-	since map[string]time.Time // the newest change of comments, by thread
+	since map[string]time.Time // the newest comment, by thread
+	// partial is set if there are more comments than were read.
+	partial bool
 }
 
 // read reads what is new of an issue.
@@ -210,7 +220,7 @@ func (o *Orchestrator) read(ctx context.Context, f *Forge, k issues.Key, r *issu
 		known[h.ID] = true
 	}
 	out.since = map[string]time.Time{}
-	posts, err := o.comments(ctx, f, k, r, at, out.since)
+	posts, err := o.comments(ctx, f, k, r, at, known, &out)
 	if err != nil {
 		return s, out, err
 	}
@@ -218,7 +228,7 @@ func (o *Orchestrator) read(ctx context.Context, f *Forge, k issues.Key, r *issu
 	if r != nil && r.PullRequest > 0 {
 		// The comments come first: what is read with the end was there before it.
 		pull := forge.Thread{Number: int(r.PullRequest), Pull: true}
-		more, err := o.comments(ctx, f, k, r, pull, out.since)
+		more, err := o.comments(ctx, f, k, r, pull, known, &out)
 		if err != nil {
 			return s, out, err
 		}
@@ -233,6 +243,7 @@ func (o *Orchestrator) read(ctx context.Context, f *Forge, k issues.Key, r *issu
 		assigned = append(slices.Clone(assigned), s.pull.Assignees...)
 	}
 	s.posts = slices.DeleteFunc(posts, func(p post) bool { return known[p.ID] })
+	s.partial = out.partial
 	slices.SortStableFunc(s.posts, func(a, b post) int { return a.At.Compare(b.At) })
 	if r == nil {
 		return s, out, nil
@@ -259,31 +270,43 @@ func (o *Orchestrator) trigger(ctx context.Context, f *Forge, i *forge.Issue) (t
 	return t, nil
 }
 
-// comments returns the comments of a thread as posts, and remembers in since how far it came.
-func (o *Orchestrator) comments(ctx context.Context, f *Forge, k issues.Key, r *issues.Record, at forge.Thread, since map[string]time.Time) (out []post, err error) {
+// comments returns the comments of a thread that are not known as posts, and remembers in
+// out how far it came. There may be more of them than one look takes.
+func (o *Orchestrator) comments(ctx context.Context, f *Forge, k issues.Key, r *issues.Record, at forge.Thread, known map[string]bool, out *reading) (posts []post, err error) {
 	name := at.String()
 	var from time.Time
 	if r != nil && !r.Life.Read[name].IsZero() {
 		from = r.Life.Read[name].Add(-overlap)
-		since[name] = r.Life.Read[name]
+		out.since[name] = r.Life.Read[name]
 	}
-	all, err := f.Client.Comments(ctx, repoOf(k), at, from)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range all {
-		if c.Updated.After(since[name]) {
-			since[name] = c.Updated
+	size, full := 0, false
+	more, err := f.Client.EachComment(ctx, repoOf(k), at, from, func(c forge.Comment) bool {
+		id := "comment-" + strconv.FormatInt(c.ID, 10)
+		if full = len(posts) >= maxLook || size > maxLookSize; full && !known[id] {
+			return false
 		}
-		out = append(out, newPost("comment-"+strconv.FormatInt(c.ID, 10), at, c.Author, c.Created, c.Body))
+		// Not when it was changed: others that were made before that may follow.
+		if c.Created.After(out.since[name]) {
+			out.since[name] = c.Created
+		}
+		if !known[id] {
+			p := newPost(id, at, c.Author, c.Created, c.Body)
+			size += len(p.Text)
+			posts = append(posts, p)
+		}
+		return true
+	})
+	// What the forge leaves out each time, as it is too large, is no reason to look again.
+	if full || more && len(posts) > 0 {
+		out.partial = true
 	}
-	return out, nil
+	return posts, err
 }
 
 func newPost(id string, at forge.Thread, by forge.User, when time.Time, text string) post {
 	p := post{ID: id, Thread: at, By: by.Login, At: when.UTC(), Text: text, bot: by.Bot}
 	if len(p.Text) > maxPost {
-		p.Text = strings.ToValidUTF8(p.Text[:maxPost], "")
+		p.Text = strings.Clone(strings.ToValidUTF8(p.Text[:maxPost], "")) // the rest is not kept
 		p.Cut = len(text) - len(p.Text)
 	}
 	return p

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// pollBack is how far back a look at a repository goes at most. What was not touched
+	// pollBack bounds how far back a look at a repository goes. An issue that was not touched
 	// since, and was not ours, is not found.
 	pollBack = 30 * 24 * time.Hour
-	// pollOverlap is what two looks at a repository have in common.
+	// pollOverlap is the time that two looks at a repository share.
 	pollOverlap = 10 * time.Minute
 )
 

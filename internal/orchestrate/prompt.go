@@ -23,7 +23,7 @@ const (
 
 var injections = sync.OnceValues(scan.NewInjections)
 
-// promptOf is what a turn's prompt is made of.
+// A promptOf makes a turn's prompt.
 type promptOf struct {
 	rec   issues.Record
 	issue *forge.Issue

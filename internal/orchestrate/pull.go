@@ -79,15 +79,18 @@ func (o *Orchestrator) publish(ctx context.Context, rec *issues.Record, e turnEn
 // since when one may have been opened before a process died.
 func (o *Orchestrator) openPull(ctx context.Context, f *Forge, rec *issues.Record, p forge.NewPullRequest) (pull *forge.PullRequest, err error) {
 	repo := repoOf(rec.Key)
-	switch {
-	case rec.PullRequest > 0:
+	if rec.PullRequest > 0 {
 		return f.shipper().PullRequest(ctx, repo, int(rec.PullRequest))
-	case rec.Life.Opening.IsZero():
-		rec.Life.Opening = time.Now().UTC()
-		if err := o.table.Update(ctx, rec.Key, func(r *issues.Record) error { r.Life.Opening = rec.Life.Opening; return nil }); err != nil {
-			return nil, err
+	}
+	before := false
+	err = o.table.Update(ctx, rec.Key, func(r *issues.Record) error {
+		if before = !r.Life.Opening.IsZero(); !before {
+			r.Life.Opening = time.Now().UTC()
 		}
-	default:
+		rec.Life.Opening = r.Life.Opening
+		return nil
+	})
+	if err == nil && before {
 		pull, err = o.opened(ctx, f, rec)
 	}
 	if err == nil && pull == nil {
@@ -107,10 +110,13 @@ func (o *Orchestrator) openPull(ctx context.Context, f *Forge, rec *issues.Recor
 	})
 }
 
+// clocks bounds how far the forge's clock may be behind ours.
+const clocks = 24 * time.Hour
+
 // opened returns the pull request that was opened for the record's head, whatever became of
 // it, or nil.
 func (o *Orchestrator) opened(ctx context.Context, f *Forge, rec *issues.Record) (*forge.PullRequest, error) {
-	changed, err := f.Client.Changed(ctx, repoOf(rec.Key), rec.Life.Opening.Add(-overlap))
+	changed, err := f.Client.Changed(ctx, repoOf(rec.Key), rec.Life.Opening.Add(-clocks))
 	if err != nil {
 		return nil, err
 	}

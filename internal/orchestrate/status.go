@@ -40,7 +40,7 @@ type Failure struct {
 	Tries int       `json:"tries"`
 }
 
-// IssueStatus is what an operator wants to know of an issue. Its texts are safe to show.
+// IssueStatus describes an issue to an operator. Its texts are safe to show.
 type IssueStatus struct {
 	Issue string `json:"issue"` // owner/repo#number
 	Owner string `json:"owner"`

@@ -19,7 +19,7 @@ var (
 	errPullEnded = errors.New("the pull request has ended")
 )
 
-// turnTries is how often a turn is tried that carboy or the machine can't carry out.
+// turnTries bounds the tries of a turn that carboy or the machine can't carry out.
 const turnTries = 3
 
 // running is a turn in this process.
@@ -98,7 +98,17 @@ func (o *Orchestrator) carryOut(ctx context.Context, k issues.Key, number int) e
 	}); err != nil {
 		return err
 	}
-	res, err := o.inBottle(turnCtx, rec, e, now)
+	var res *TurnResult
+	err = o.finish(turnCtx, k, "see that the repository is the same", func(ctx context.Context) error {
+		if f := o.forgeOf(k); f != nil {
+			return o.same(ctx, f, &rec)
+		}
+		return errUnconfigured
+	})
+	if err == nil {
+		now.checkin(0)
+		res, err = o.inBottle(turnCtx, rec, e, now)
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // the next process goes on with it
 	}
@@ -133,10 +143,7 @@ func (o *Orchestrator) once(ctx context.Context, rec issues.Record, e turnEntry,
 	k := rec.Key
 	f := o.forgeOf(k)
 	if f == nil {
-		return nil, fmt.Errorf("%v: the configuration names no such forge or repository any more", k)
-	}
-	if err := o.same(ctx, f, &rec); err != nil {
-		return nil, err
+		return nil, errUnconfigured
 	}
 	var pulls []int
 	if rec.PullRequest > 0 {

@@ -244,7 +244,7 @@ func identity(ctx context.Context, api, repo string) (int64, error) {
 		return 0, err
 	}
 	req.Header.Set("Authorization", "token "+forgetest.Token)
-	c := http.Client{Timeout: 5 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c := http.Client{Timeout: time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := c.Do(req)
 	if err != nil {
 		return 0, err

@@ -23,6 +23,7 @@ import (
 	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
+	"github.com/carboy/carboy/internal/ship/reviews"
 )
 
 // Result is the result of one plan.
@@ -48,6 +49,8 @@ type order struct {
 	files     [][]byte // contents of Source.Files
 	back      []byte   // the previous compose file, with its image by digest
 	approvals []approval.Signed
+	reviews   []reviews.Approval
+	signed    []approval.Signed // all that Apply was given
 	waves     [][]string
 }
 
@@ -202,7 +205,6 @@ func (e *Engine) judgeAgain(ctx context.Context, orders []*order, signed []appro
 		if err := e.judgeHost(o, now); err != nil {
 			return err
 		}
-		o.approvals = nil
 		if err := e.judgeApprovals(ctx, o, signed, now); err != nil {
 			return err
 		}
@@ -401,17 +403,52 @@ func (e *Engine) verifier() (approval.Verifier, error) {
 }
 
 // judgeApprovals checks that as many different people as the host requires have approved
-// exactly this plan, and adds their approvals to the order.
+// exactly this plan, by signatures or, where the host allows that, by reviews. It sets the
+// order's approvals and reviews. If the signatures suffice, no forge is asked.
 func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval.Signed, now time.Time) error {
+	o.approvals, o.reviews, o.signed = nil, nil, signed
 	if len(o.Changes) == 0 || o.host.FreeUndo && e.undoesLast(o) {
 		return nil
 	}
+	people, problem := e.signers(ctx, o, signed, now)
+	var x *Error
+	switch {
+	case errors.As(problem, &x) && x.Outcome != Destructive: // who may sign is not known
+		return problem
+	case len(people) >= o.host.Approvals:
+		return nil
+	case e.Pull > 0:
+		why := e.reviewers(ctx, o, people, now)
+		if why == nil {
+			return nil
+		}
+		if problem == nil {
+			problem = why
+		} else if x == nil {
+			problem = approval.Mismatch("%v; %v", problem, why)
+		}
+	}
+	switch {
+	case x != nil:
+		return x
+	case problem == nil:
+		problem = approval.Mismatch("%d of %d approvals", len(people), o.host.Approvals)
+	}
+	return &Error{Mismatch, o.host.Name, problem, "carboy ship approve signs a plan"}
+}
+
+// signers returns the people whose signatures approve a plan, and adds the signatures to the
+// order. The error says what is wrong with others.
+func (e *Engine) signers(ctx context.Context, o *order, signed []approval.Signed, now time.Time) (map[string]bool, error) {
+	people, keys := map[string]bool{}, map[string]bool{}
+	if len(signed) == 0 && e.Pull > 0 {
+		return people, nil // nobody needs allowed_signers
+	}
 	verifier, err := e.verifier()
 	if err != nil {
-		return err
+		return people, err
 	}
 	var problem error
-	people, keys := map[string]bool{}, map[string]bool{}
 	lacksDestructive := false // an approval does not allow destructive changes
 	for _, s := range signed {
 		a, err := verifier.Verify(ctx, s, now)
@@ -438,16 +475,10 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 		people[a.Approver], keys[a.Key] = true, true
 		o.approvals = append(o.approvals, s)
 	}
-	if len(people) >= o.host.Approvals {
-		return nil
-	}
 	if lacksDestructive {
-		return fail(Destructive, o.host.Name, "carboy ship approve --destructive", "the plan destroys something, and the approval does not say so")
+		problem = fail(Destructive, o.host.Name, "carboy ship approve --destructive", "the plan destroys something, and the approval does not say so")
 	}
-	if problem == nil {
-		problem = approval.Mismatch("%d of %d approvals", len(people), o.host.Approvals)
-	}
-	return &Error{Mismatch, o.host.Name, problem, "carboy ship approve signs a plan"}
+	return people, problem
 }
 
 // undoesLast reports whether the plan restores exactly what the last apply replaced, by
@@ -472,10 +503,13 @@ func (e *Engine) undoesLast(o *order) bool {
 
 // applyOne applies one plan on its host and records the result.
 func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
-	if err := e.auditEvent(ctx, audit.ShipApply, audit.Allowed, o.Plan, o.Digest, approvers(o.approvals), "approved"); err != nil {
+	if err := e.auditEvent(ctx, audit.ShipApply, audit.Allowed, o.Plan, o.Digest, approvers(o), "approved"); err != nil {
 		return err
 	}
-	r := &record{Digest: o.Digest, Plan: o.Bytes, Compose: o.compose, Approvals: o.approvals, Outcome: Sent, Began: time.Now().UTC(), By: e.By}
+	if err := e.auditReviews(ctx, o); err != nil {
+		return err
+	}
+	r := &record{Digest: o.Digest, Plan: o.Bytes, Compose: o.compose, Approvals: o.approvals, Reviews: o.reviews, Outcome: Sent, Began: time.Now().UTC(), By: e.By}
 	_, rerr := e.readRecord(o.host.Name, o.Module, o.Digest)
 	if len(o.Changes) > 0 {
 		if err := e.writeRecord(o.host.Name, o.Module, r); err != nil {
@@ -509,14 +543,18 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 	return errors.Join(err, werr, res.auditErr, e.auditEvent(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(res.Outcome), res.Why))
 }
 
-// approvers returns the names in approvals for the audit log. They were verified before.
-func approvers(all []approval.Signed) string {
+// approvers returns the names of who approved an order, for the audit log. They were
+// verified before.
+func approvers(o *order) string {
 	var out []string
-	for _, a := range all {
+	for _, a := range o.approvals {
 		var s approval.Statement
 		if json.Unmarshal(a.Statement, &s) == nil {
 			out = append(out, s.Approver)
 		}
+	}
+	for _, a := range o.reviews {
+		out = append(out, a.Approver+" (by review)")
 	}
 	return strings.Join(out, ", ")
 }
@@ -532,7 +570,7 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	defer c.Close()
 	res.Timing.Connect = time.Since(began)
 	defer func() { res.Timing.Host = time.Since(began) - res.Timing.Connect }()
-	a, err := e.runOrder(ctx, c, o, "apply")
+	a, err := e.begin(ctx, c, o)
 	if err == nil && a.refused == "unfinished" {
 		if _, digest, _ := strings.Cut(a.why, "-"); digest == o.Digest {
 			err = errInterrupted
@@ -544,7 +582,7 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 				}
 				return fail(Failed, o.host.Name, "carboy ship status "+o.Module, "what was interrupted there could not be settled: %v; nothing of this plan was begun", err)
 			}
-			a, err = e.runOrder(ctx, c, o, "apply")
+			a, err = e.begin(ctx, c, o)
 		}
 	}
 	switch {
@@ -557,6 +595,14 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 		return err
 	}
 	return e.outcome(o, a, res)
+}
+
+// begin runs the script that applies an order, after a last look at its reviews.
+func (e *Engine) begin(ctx context.Context, c *remote.Conn, o *order) (*scriptOutput, error) {
+	if err := e.reviewedStill(ctx, o); err != nil {
+		return nil, err
+	}
+	return e.runOrder(ctx, c, o, "apply")
 }
 
 // notBegun returns the error for a plan that was not sent to its host.
@@ -653,6 +699,13 @@ func (o *order) pieces() pieces {
 		signed = []byte("[]")
 	}
 	add("approvals.json", signed)
+	if len(o.reviews) > 0 {
+		told, err := json.Marshal(o.reviews)
+		if err != nil {
+			told = []byte("[]")
+		}
+		add("reviews.json", told)
+	}
 	add("compose.yaml", o.compose)
 	if o.back != nil {
 		add("prev.yaml", []byte(o.Previous.Compose))
@@ -881,7 +934,7 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 func (e *Engine) merge(host string, j *hostJob) *record {
 	r, err := e.readRecord(host, j.plan.Module, j.digest)
 	if err != nil {
-		r = &record{Digest: j.digest, Plan: j.planBytes, Approvals: j.approvals, Outcome: Sent, Began: j.plan.Created, By: j.plan.By, Learned: true}
+		r = &record{Digest: j.digest, Plan: j.planBytes, Approvals: j.approvals, Reviews: j.reviews, Outcome: Sent, Began: j.plan.Created, By: j.plan.By, Learned: true}
 	}
 	if j.outcome != "" && !r.Outcome.settled() { // a host cannot change an outcome recorded here
 		r.Outcome, r.Why, r.Ended = j.outcome, j.why, j.ended

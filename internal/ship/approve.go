@@ -120,6 +120,7 @@ hosts: {}
 #    sacred_paths: [/srv/db]       # and never here
 #    approvals: 1                  # how many people must have signed
 #    undo_without_approval: false  # true: the last apply may be undone at once
+#    reviews: team                 # an entry of reviews, in this file: docs/ship.md shows one
 #    apply: false                  # true: carboy may change this host
 `
 

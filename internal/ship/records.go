@@ -20,6 +20,7 @@ import (
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/reviews"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -37,13 +38,15 @@ type record struct {
 	Plan      []byte            `json:"plan"`
 	Compose   []byte            `json:"compose,omitempty"`
 	Approvals []approval.Signed `json:"approvals"`
-	Outcome   Outcome           `json:"outcome"`
-	Why       string            `json:"why,omitempty"`
-	Began     time.Time         `json:"began"`
-	Ended     time.Time         `json:"ended,omitzero"`
-	By        string            `json:"by"`
-	Job       string            `json:"job,omitempty"` // on the host
-	Steps     []string          `json:"steps,omitempty"`
+	// Reviews are approvals by reviews, as the forge told of them then.
+	Reviews []reviews.Approval `json:"reviews,omitempty"`
+	Outcome Outcome            `json:"outcome"`
+	Why     string             `json:"why,omitempty"`
+	Began   time.Time          `json:"began"`
+	Ended   time.Time          `json:"ended,omitzero"`
+	By      string             `json:"by"`
+	Job     string             `json:"job,omitempty"` // on the host
+	Steps   []string           `json:"steps,omitempty"`
 	// Learned is true if the record was read from the host, which may lie.
 	Learned bool `json:"learned,omitempty"`
 }
@@ -290,6 +293,7 @@ type hostJob struct {
 	plan         *plan.Plan
 	planBytes    []byte
 	approvals    []approval.Signed
+	reviews      []reviews.Approval
 	outcome      Outcome // "" for an unfinished job
 	why          string
 	ended        time.Time
@@ -319,6 +323,8 @@ func (a *scriptOutput) jobs() (out []*hostJob) {
 			}
 		case "approvals.json":
 			json.Unmarshal(b, &j.approvals)
+		case "reviews.json":
+			json.Unmarshal(b, &j.reviews)
 		case "result":
 			j.outcome, j.ended, j.why = result(string(b))
 		case "steps":

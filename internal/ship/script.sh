@@ -564,7 +564,7 @@ history)
         [ "$most" -gt 0 ] && [ "$sent" -lt 8388608 ] || break
         most=$((most - 1))
         say "@job $n"
-        for f in plan.json approvals.json result steps; do file "$f" "$dir/jobs/$n/$f"; done
+        for f in plan.json approvals.json reviews.json result steps; do file "$f" "$dir/jobs/$n/$f"; done
     done
     ;;
 esac

@@ -6,6 +6,7 @@
 //   - Apply does only what a plan says, and applies a plan at most once. Before any
 //     connection it refuses a plan unless it is unmodified, of the checked-out commit, for
 //     a host of hosts.yaml with pinned keys, and has the approvals that the host requires.
+//     Approvals by reviews at a forge are asked for again right before the first change.
 //   - One script on the host does the work, under a lock there. It reads the host's state
 //     again and stops if that differs from the plan's. It writes exactly one result, and
 //     continues if the connection ends.
@@ -37,6 +38,7 @@ import (
 	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
+	"github.com/carboy/carboy/internal/ship/reviews"
 )
 
 //go:embed script.sh
@@ -129,6 +131,11 @@ type Engine struct {
 	Life time.Duration
 	// Progress, if not nil, is called for each event, one call at a time.
 	Progress func(Progress)
+	// Pull is the number of a pull request whose reviews can approve, at the forge that
+	// hosts.yaml names for a host. 0: no forge is asked.
+	Pull int
+	// Forge opens a forge of hosts.yaml. It is needed with Pull.
+	Forge func(*hosts.Reviews) (reviews.Forge, error)
 
 	exec *hostexec.Runner
 }
@@ -155,6 +162,9 @@ func (e *Engine) Open() error {
 	}
 	if e.Up < 0 || e.Other < 0 || e.Up > maxCommand || e.Other > maxCommand {
 		return fmt.Errorf("ship: a deadline is at most %v", maxCommand)
+	}
+	if e.Pull < 0 || e.Pull > 0 && e.Forge == nil {
+		return errors.New("ship: no such pull request, or no forge to ask")
 	}
 	if err := os.MkdirAll(e.State, 0o700); err != nil {
 		return err

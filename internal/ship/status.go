@@ -69,6 +69,9 @@ type Approved struct {
 	// Verified is true if the present allowed_signers accepts the signature. A record that
 	// came from a host may name anybody.
 	Verified bool `json:"verified"`
+	// Review names the review by which it was approved, as a forge told of it then. No key
+	// signed it, so it is never Verified. Empty: it is a signature.
+	Review string `json:"review,omitempty"`
 }
 
 // target loads a module at the checked-out commit.
@@ -320,8 +323,11 @@ func (e *Engine) entry(host string, r *record) *Entry {
 	for _, a := range r.Approvals {
 		var s approval.Statement
 		if json.Unmarshal(a.Statement, &s) == nil {
-			x.Approvals = append(x.Approvals, Approved{shown(s.Approver), s.Time, shown(s.Purpose), a.Digest(), e.verified(a, r.Digest)})
+			x.Approvals = append(x.Approvals, Approved{shown(s.Approver), s.Time, shown(s.Purpose), a.Digest(), e.verified(a, r.Digest), ""})
 		}
+	}
+	for _, a := range r.Reviews {
+		x.Approvals = append(x.Approvals, Approved{Approver: shown(a.Approver), Time: a.Submitted, Review: shown(a.String())})
 	}
 	return x
 }

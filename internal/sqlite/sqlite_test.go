@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,5 +131,40 @@ func TestUpdate(t *testing.T) {
 	var n int
 	if err := db.QueryRow("SELECT count(*) FROM x").Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+// OpenReadOnly reads beside a writer, and writes nothing.
+func TestOpenReadOnly(t *testing.T) {
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "x.db")
+	if _, err := OpenReadOnly(ctx, path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	db, err := Open(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("CREATE TABLE t (n INTEGER); INSERT INTO t VALUES (7)"); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := OpenReadOnly(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	var n int
+	if err := reader.QueryRow("SELECT n FROM t").Scan(&n); err != nil || n != 7 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := reader.Exec("INSERT INTO t VALUES (8)"); err == nil {
+		t.Error("it was written to")
+	}
+	if err := db.QueryRow("SELECT count(*) FROM t").Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := OpenReadOnly(ctx, t.TempDir()); err == nil {
+		t.Error("a directory is no file")
 	}
 }

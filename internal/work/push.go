@@ -185,34 +185,13 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if len(diff) == 0 && parent == base {
 		return failed("there is nothing to push: the change is empty")
 	}
-	if parent == w.Task.Last {
-		last, err := judged.Repo.Tree(ctx, parent)
-		if err != nil {
-			return nil, err
-		}
-		if more, err := tree.Differences(ctx, last); err != nil {
-			return nil, err
-		} else if len(more) == 0 { // nothing to add to it
-			out.Verdict, out.Commit = receipt.Pushed, parent
-			return out, nil
-		}
-	}
-	if err := judged.NewScratch(); err != nil {
+	if has, err := w.branchHas(ctx, judged, parent); err != nil {
 		return nil, err
+	} else if has {
+		out.Verdict, out.Commit = receipt.Pushed, parent
+		return out, nil
 	}
-	dir := filepath.Join(judged.G.Scratch, "push")
-	if err := tree.LayOut(ctx, dir, nil); err != nil {
-		return nil, err
-	}
-	var paths bytes.Buffer
-	for _, d := range diff {
-		paths.WriteString(d.Path + "\x00")
-	}
-	list := filepath.Join(judged.G.Scratch, "paths")
-	if err := os.WriteFile(list, paths.Bytes(), 0o600); err != nil {
-		return nil, err
-	}
-	stdin, err := os.Open(list)
+	dir, stdin, err := layOut(ctx, judged, diff)
 	if err != nil {
 		return nil, err
 	}
@@ -258,6 +237,42 @@ func (w *Work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return failed("upstream has a branch of this name already; begin again with another --branch, or land it and push by hand")
 	}
 	return failed("git push ended with %d: %s", s.Receipt.Exit.Code, strings.TrimSpace(string(complaint.Output().Bytes)))
+}
+
+// layOut lays the judged tree out in a directory, and lists the paths that differ from the
+// base in a file.
+func layOut(ctx context.Context, judged *judge.GateWork, diff []gate.Difference) (dir string, list *os.File, err error) {
+	if err := judged.NewScratch(); err != nil {
+		return "", nil, err
+	}
+	dir = filepath.Join(judged.G.Scratch, "push")
+	if err := judged.G.Change.LayOut(ctx, dir, nil); err != nil {
+		return "", nil, err
+	}
+	var paths bytes.Buffer
+	for _, d := range diff {
+		paths.WriteString(d.Path + "\x00")
+	}
+	name := filepath.Join(judged.G.Scratch, "paths")
+	if err := os.WriteFile(name, paths.Bytes(), 0o600); err != nil {
+		return "", nil, err
+	}
+	list, err = os.Open(name)
+	return dir, list, err
+}
+
+// branchHas reports whether the branch has the judged tree already, so that there is
+// nothing to add to it.
+func (w *Work) branchHas(ctx context.Context, judged *judge.GateWork, parent string) (bool, error) {
+	if parent != w.Task.Last {
+		return false, nil
+	}
+	last, err := judged.Repo.Tree(ctx, parent)
+	if err != nil {
+		return false, err
+	}
+	more, err := judged.G.Change.Differences(ctx, last)
+	return err == nil && len(more) == 0, err
 }
 
 // pushedFiles reads what the script printed: the commit's name, and git's --numstat -z.

@@ -27,7 +27,7 @@ import (
 )
 
 // Variable names the environment variable with the path of a Gitea server. The folder static
-// beside that has its templates and options. .ci/lib.sh builds it.
+// beside that has its templates and options. install.sh builds both.
 const Variable = "CARBOY_TEST_GITEA"
 
 const admin = "root-admin"
@@ -89,7 +89,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	binary := os.Getenv(Variable)
 	if binary == "" {
-		testenv.Missing(t, "a Gitea server (install_gitea in .ci/lib.sh)", "its path in "+Variable)
+		testenv.Missing(t, "a Gitea server", "internal/forge/giteatest/install.sh DIRECTORY, then "+Variable+"=DIRECTORY/gitea")
 	}
 	git := testenv.Need(t, "git", "apt-get install git")
 	// Not t.TempDir, which is for its owner only: Gitea refuses to run as root.

@@ -204,4 +204,11 @@ var mutants = []mutant{
 
 	{"output-tells-secrets", "P4", "a secret in a host's output is shown", "internal/ship.TestRedaction", []change{
 		{"internal/ship", swap, "forms()", "forms()[:0]"}}},
+
+	{"edited-reviews-count", "P5", "a line that somebody added to a review, or took from it, after it was submitted counts", "internal/ship/reviews.TestP5Judge", []change{
+		{"internal/ship/reviews", off, "found.Body != v.Body", ""}}},
+	{"the-forge-is-asked-once", "P5", "a review that was dismissed while carboy connected to the host approves", "internal/ship.TestP5AskedAgain", []change{
+		{"internal/ship", drop, "err := e.reviewedStill(ctx, o)", ""}}},
+	{"reviews-alone-destroy", "P5", "reviews approve what destroys, without a signature", "internal/ship.TestP5Destructive", []change{
+		{"internal/ship", off, "o.Destructive() && len(people) == 0", ""}}},
 }

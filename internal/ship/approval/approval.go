@@ -94,8 +94,8 @@ type Approval struct {
 	Key    string // fingerprint of the signing key
 }
 
-// Verifier verifies approvals. [Signers] verifies SSH signatures; another implementation
-// could ask a forge for its reviews.
+// Verifier verifies signed approvals. [Signers] verifies SSH signatures. Reviews at a forge
+// are signed by nobody, so they are no such approvals: see package reviews.
 type Verifier interface {
 	Verify(ctx context.Context, s Signed, now time.Time) (*Approval, error)
 }

@@ -47,6 +47,8 @@ type Host struct {
 	Approvals int
 	// FreeUndo allows the last apply to be undone without an approval.
 	FreeUndo bool
+	// Reviews names the forge whose reviews can approve plans for this host. nil: none can.
+	Reviews *Reviews
 }
 
 // File is a parsed hosts.yaml.
@@ -112,13 +114,15 @@ func Parse(file string, data []byte) (*File, error) {
 		return nil, err
 	}
 	out := &File{Path: file, hosts: map[string]*Host{}}
-	names, values := top.Mapping("hosts").Need("hosts").Entries()
+	m := top.Mapping("hosts", "reviews")
+	reviews := parseAllReviews(m.Get("reviews"))
+	names, values := m.Need("hosts").Entries()
 	for i, name := range names {
 		if !module.ValidHost(name) {
 			values[i].Bad("has a name that is none", "letters, digits, ._- only")
 			continue
 		}
-		out.hosts[name] = parse(name, values[i])
+		out.hosts[name] = parse(name, values[i], reviews)
 	}
 	for i, name := range names {
 		h := out.hosts[name]
@@ -135,8 +139,8 @@ func Parse(file string, data []byte) (*File, error) {
 	return out, nil
 }
 
-func parse(name string, v document.Value) *Host {
-	m := v.Mapping("address", "port", "user", "host_keys", "jump", "key", "docker_host", "allowed_roots", "sacred_paths", "apply", "allow_root", "approvals", "undo_without_approval")
+func parse(name string, v document.Value, reviews map[string]*Reviews) *Host {
+	m := v.Mapping("address", "port", "user", "host_keys", "jump", "key", "docker_host", "allowed_roots", "sacred_paths", "apply", "allow_root", "approvals", "undo_without_approval", "reviews")
 	h := &Host{Name: name, Port: int(m.Get("port").Int(22, 1, 65535)), Jump: m.Get("jump").Text(), Apply: m.Get("apply").Bool(false),
 		Approvals: int(m.Get("approvals").Int(1, 1, 16)), FreeUndo: m.Get("undo_without_approval").Bool(false)}
 	address := m.Need("address")
@@ -176,6 +180,11 @@ func parse(name string, v document.Value) *Host {
 	h.Roots, h.Sacred = paths(m.Need("allowed_roots")), paths(m.Get("sacred_paths"))
 	if r := m.Get("allowed_roots"); r.Present() && len(r.List()) == 0 {
 		r.Bad("is empty", "nothing could be put there; name a directory such as /srv")
+	}
+	if r := m.Get("reviews"); r.Present() {
+		if h.Reviews = reviews[r.Text()]; h.Reviews == nil {
+			r.Bad("names "+strconv.Quote(r.Text())+", which is no entry of reviews", "")
+		}
 	}
 	return h
 }

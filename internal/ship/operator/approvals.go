@@ -23,8 +23,13 @@ const shipAsker = "ship"
 // lookEvery is the interval at which AwaitApprovals looks for new signatures.
 const lookEvery = 100 * time.Millisecond
 
-// AwaitApprovals blocks until as many people have signed plans as their hosts require, and
-// returns the approvals. Meanwhile the queue shows a proposal, which people can reject
+// askEvery is the least time between two questions to a forge.
+const askEvery = 5 * time.Second
+
+// AwaitApprovals blocks until as many people have approved plans as their hosts require, by
+// signatures or by the reviews that s asks a forge for. It returns the signed approvals;
+// [ship.Engine.Apply] asks for the reviews itself. What is still missing is told as progress
+// of s. Meanwhile the queue shows a proposal, which people can reject
 // but not approve there. signed returns the approvals so far; files names the plans for
 // people. If signing can't make the plans applicable, AwaitApprovals returns the
 // *ship.Error of Apply at once.
@@ -41,6 +46,7 @@ func (c *Operator) AwaitApprovals(ctx context.Context, s *ship.Engine, plans [][
 	if !canSign(missing) {
 		return have, refused(missing)
 	}
+	tell(s, missing)
 	p, err := applyOf(plans, files, missing)
 	if err != nil {
 		return nil, err
@@ -72,6 +78,7 @@ func (c *Operator) AwaitApprovals(ctx context.Context, s *ship.Engine, plans [][
 	defer t.Close()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	asked := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,19 +92,37 @@ func (c *Operator) AwaitApprovals(ctx context.Context, s *ship.Engine, plans [][
 		case <-tick.C:
 		}
 		now, err := signed()
-		if err != nil || slices.EqualFunc(now, have, sameApproval) {
+		if err != nil || slices.EqualFunc(now, have, sameApproval) && (s.Pull == 0 || time.Since(asked) < askEvery) {
 			continue // a file that is being written is read again
 		}
+		before := missing
 		have = now
-		switch missing = s.Judge(ctx, plans, have); {
+		missing = s.Judge(ctx, plans, have)
+		asked = time.Now()
+		switch {
 		case missing == nil:
-			t.Withdraw("signed, and applied by that")
+			t.Withdraw("signed or reviewed, and applied by that")
 			return have, nil
 		case !canSign(missing):
 			t.Withdraw("it can't be applied any more")
 			return nil, refused(missing)
+		case missing.Error() != before.Error():
+			tell(s, missing)
 		}
 	}
+}
+
+// tell reports what is missing as progress.
+func tell(s *ship.Engine, missing error) {
+	if s.Progress == nil {
+		return
+	}
+	p := ship.Progress{At: time.Now().UTC(), Step: "waiting", Text: fault.Fit(missing.Error(), 1024)}
+	var x *ship.Error
+	if errors.As(missing, &x) {
+		p.Host, p.Text = x.Host, fault.Fit(x.Err.Error(), 1024)
+	}
+	s.Progress(p)
 }
 
 func sameApproval(a, b approval.Signed) bool {

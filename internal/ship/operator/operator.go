@@ -8,7 +8,9 @@ import (
 
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/hosts"
 	"github.com/carboy/carboy/internal/ship/remote"
+	"github.com/carboy/carboy/internal/ship/reviews"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -21,6 +23,9 @@ type Options struct {
 	Up, Other time.Duration
 	// Life bounds the time in which a plan may be applied; 0: a day.
 	Life time.Duration
+	// Review is the number of a pull request whose reviews can approve, where hosts.yaml
+	// says so; 0: none.
+	Review int
 	// Progress hears what happens, one call at a time; nil: nobody.
 	Progress func(ship.Progress)
 }
@@ -40,7 +45,8 @@ func (c *Operator) Ship(o Options) (*ship.Engine, error) {
 		return nil, err
 	}
 	s := &ship.Engine{Config: conf, State: filepath.Join(state, "ship"), Repo: top, By: operator(), Keys: remote.Keys{AgentSocket: c.Env("SSH_AUTH_SOCK")},
-		Audit: c.Audit, Up: o.Up, Other: o.Other, Life: o.Life, Progress: o.Progress}
+		Audit: c.Audit, Up: o.Up, Other: o.Other, Life: o.Life, Progress: o.Progress, Pull: o.Review,
+		Forge: func(r *hosts.Reviews) (reviews.Forge, error) { return reviews.Open(r, c.Env) }}
 	return s, s.Open()
 }
 
