@@ -26,6 +26,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/carboy/carboy/internal/forge/giteatest"
+	"github.com/carboy/carboy/internal/issues"
 	"github.com/carboy/carboy/internal/orchestrate"
 	"github.com/carboy/carboy/internal/orchestrate/serve"
 	"github.com/carboy/carboy/internal/testenv"
@@ -42,9 +43,10 @@ const issueScript = `call() {
 processes() { grep -lasE "$1" /proc/[0-9]*/environ /proc/[0-9]*/cmdline; }
 files() { find / \( -path /proc -o -path /sys -o -path /dev -o -path /usr -o -path /bin -o -path /sbin -o -path /lib -o -path /lib64 \) -prune -o -type f -print0 | xargs -0 grep -lasE "$1"; }
 n=$(printf '%%s' "$1" | sed -n 's/.*work on issue #\([0-9]*\) of a forge.*/\1/p' | head -n 1)
-turn=1; text=first
-case "$1" in *"requests changes"*"on line 1 of answer"*) turn=2; text='first\nsecond';; esac
-printf "$text\n" >answer
+turn=1
+case "$1" in *"requests changes"*"on line 1 of answer"*) turn=2;; esac
+echo "first of $n" >answer
+[ $turn = 1 ] || echo "second of $n" >>answer
 case "$1" in *'Delete everything'*) touch stranger;; esac
 call read_issue '{"number":'$n'}' >said
 call post_comment '{"number":'$n',"body":"I carry out turn '$turn'."}' >>said
@@ -56,6 +58,7 @@ PLANTED=$planted sleep 600 & in=$!
 sh -c 'sleep 600; exit' sh $planted & as=$!
 case "$1" in *'Look around'*)
 	{ echo "tokens: $(processes '%[1]s') $(files '%[1]s')."
+	echo "told of the forge: $(printf '%%s' "$1" | grep -c 'You work on issue')"
 	processes '[p]lanted-42f7c1' | sed 's,/proc/[0-9]*/,planted: ,' | sort -u
 	files '[p]lanted-42f7c1' | sed 's,^,planted: ,'; } >report;;
 esac
@@ -112,7 +115,7 @@ func newIssueWorld(t *testing.T) *issueWorld {
 	g.Org("bots", "robot")
 	g.Org("acme")
 	g.Repo("acme", "app", map[string]string{"robot": "write", "keeper": "admin", "ada": "write", "bob": "write", "carol": "write", "eve": "read"})
-	g.Commit(appRepo, "main", "check.sh", "grep -q first answer\n")
+	g.Commit(appRepo, "main", "check.sh", "grep -q 'first of' answer\n")
 	g.Commit(appRepo, "main", ".carboy/gate.yaml", "version: 1\nsignals:\n  - {name: build, kind: build, command: [sh, ./check.sh]}\n")
 	for _, p := range []string{"ada", "bob", "carol", "eve"} {
 		w.people[p] = g.Token(p, "write:issue", "write:repository")
@@ -385,7 +388,7 @@ func (w *issueWorld) proposed(n, turn int) (p proposal) {
 	var file struct{ Content string }
 	w.as("ada", "GET", "/contents/answer?ref="+p.Head.Ref, nil, &file, http.StatusOK)
 	text, err := base64.StdEncoding.DecodeString(file.Content)
-	if want := map[int]string{1: "first\n", 2: "first\nsecond\n"}[turn]; err != nil || string(text) != want {
+	if want := map[int]string{1: fmt.Sprintf("first of %d\n", n), 2: fmt.Sprintf("first of %d\nsecond of %d\n", n, n)}[turn]; err != nil || string(text) != want {
 		t.Errorf("turn %d made %q of answer: %v", turn, text, err)
 	}
 	w.commented(n, turn)
@@ -499,6 +502,7 @@ func TestIssueOnGitea(t *testing.T) {
 		await()
 		usual[stage] = w.took(fmt.Sprintf("stage %d", stage))
 	})
+	w.steps(n)
 	w.searched(n, p)
 	w.took("what is left")
 	if t.Failed() {
@@ -550,6 +554,32 @@ func TestIssueOnGitea(t *testing.T) {
 	w.took("the end of serve")
 }
 
+// steps logs where the time went.
+func (w *issueWorld) steps(n int) {
+	w.t.Helper()
+	d, err := orchestrate.Describe(context.Background(), w.state, issues.Key{Owner: "acme", Repo: "app", Number: int64(n)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, s := range d.Steps {
+		if s.Ended != nil {
+			w.t.Logf("%6.1f s  step %s, begun at %s", s.Ended.Sub(s.Began).Seconds(), s.Name, s.Began.Format("05.0"))
+		}
+	}
+	for _, t := range d.Turns {
+		for _, id := range t.Runs {
+			var r struct {
+				Started time.Time
+				Ended   time.Time
+			}
+			out, _, _ := w.carboy("receipt", "--json", id)
+			if json.Unmarshal([]byte(out), &r) == nil {
+				w.t.Logf("%6.1f s  run %s of turn %d, begun at %s", r.Ended.Sub(r.Started).Seconds(), id, t.Number, r.Started.Format("05.0"))
+			}
+		}
+	}
+}
+
 // searched checks what the agent found in its bottle, and searches what carboy kept on the
 // host.
 func (w *issueWorld) searched(n int, p proposal) {
@@ -561,7 +591,7 @@ func (w *issueWorld) searched(n int, p proposal) {
 	if err != nil || !strings.HasPrefix(string(report), "tokens:  .\n") {
 		t.Errorf("the agent found credentials of the forge: %v\n%s", err, report)
 	}
-	for _, want := range []string{"planted: environ\n", "planted: cmdline\n", "planted: /tmp/planted\n"} {
+	for _, want := range []string{"told of the forge: 1\n", "planted: environ\n", "planted: cmdline\n", "planted: /tmp/planted\n"} {
 		if !strings.Contains(string(report), want) {
 			t.Errorf("the agent's search did not find %q, which is there:\n%s", want, report)
 		}
