@@ -416,10 +416,10 @@ func (h *commentHub) said() []string {
 	return slices.Clone(h.comments)
 }
 
-// TestIssueForgeTools: an agent reaches its issue by tools, in a new bottle and in a resumed
+// TestF1IssueForgeTools: an agent reaches its issue by tools, in a new bottle and in a resumed
 // one, and nothing of the forge is inside: no token, no address, no variable, no route. A
 // bottle without a forge has the same in it, and no word of one.
-func TestIssueForgeTools(t *testing.T) {
+func TestF1IssueForgeTools(t *testing.T) {
 	testenv.Need(t, "curl", "apt-get install curl")
 	w := newIssueWorld(t)
 	hub := &commentHub{}
@@ -578,10 +578,10 @@ func (w *issueWorld) killed(id, slug, script string, at <-chan struct{}) {
 	<-ended
 }
 
-// TestIssueTurnKilled kills carboy where upstream's hooks see it: while a push is on its way,
+// TestF2IssueTurnKilled kills carboy where upstream's hooks see it: while a push is on its way,
 // when it has arrived, and while an agent works that pushes itself. The same turn then ends
 // with one commit and one verdict, and leaves no bottle and no key.
-func TestIssueTurnKilled(t *testing.T) {
+func TestF2IssueTurnKilled(t *testing.T) {
 	for _, at := range []string{"pre-receive", "post-update"} {
 		t.Run(at, func(t *testing.T) {
 			w := newIssueWorld(t)

@@ -197,8 +197,8 @@ func equal(t *testing.T, what string, got, want any) {
 	}
 }
 
-// TestWritesInScopeOnly writes to each other thread, and sees that nothing is sent.
-func TestWritesInScopeOnly(t *testing.T) {
+// TestF1WritesInScopeOnly writes to each other thread, and sees that nothing is sent.
+func TestF1WritesInScopeOnly(t *testing.T) {
 	ctx := t.Context()
 	x := newTested(t, "gitea")
 	for _, n := range []int{99, 13, 8, 1, 0, -7, 1 << 40} {
@@ -413,8 +413,8 @@ func TestDescription(t *testing.T) {
 	}
 }
 
-// TestPostedOnce asks for the same comment many times, also when the forge breaks.
-func TestPostedOnce(t *testing.T) {
+// TestF2PostedOnce asks for the same comment many times, also when the forge breaks.
+func TestF2PostedOnce(t *testing.T) {
 	ctx := t.Context()
 	x := newTested(t, "gitea")
 	var wg sync.WaitGroup

@@ -39,9 +39,9 @@ func refers(text string) string {
 	return ""
 }
 
-// TestReferencesAreInert writes to an issue out of the scope in each way that a forge reads
+// TestF1ReferencesAreInert writes to an issue out of the scope in each way that a forge reads
 // as a reference.
-func TestReferencesAreInert(t *testing.T) {
+func TestF1ReferencesAreInert(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		w := testWhere(t, apart)
 		for _, attack := range []string{

@@ -10,7 +10,7 @@ import (
 	"github.com/carboy/carboy/internal/issues"
 )
 
-func TestTrigger(t *testing.T) {
+func TestF3Trigger(t *testing.T) {
 	for _, c := range []struct {
 		labels, assigned string
 		closed           bool

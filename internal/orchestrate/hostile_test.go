@@ -16,7 +16,7 @@ import (
 
 // Deliveries that are forged, replayed, reordered or too large change nothing; those of
 // others' repositories neither.
-func TestHooks(t *testing.T) {
+func TestF3Hooks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Poll = time.Hour })
 	// The first poll is over before the issue is there.
@@ -92,7 +92,7 @@ func TestHooks(t *testing.T) {
 }
 
 // A burst of 10,000 deliveries is taken with bounded memory, and costs few looks.
-func TestBurst(t *testing.T) {
+func TestF2Burst(t *testing.T) {
 	w := newWorld(t)
 	w.o.queue.mu.Lock()
 	w.o.queue.gap = 200 * time.Millisecond
@@ -193,7 +193,7 @@ func TestFlood(t *testing.T) {
 
 // An issue that orders the agent elsewhere is data, and what it hides is shown; what the agent
 // writes elsewhere is refused and kept.
-func TestHostileIssue(t *testing.T) {
+func TestF1HostileIssue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	other := w.repo.Issue("ada", "Another", "", nil, nil)

@@ -99,7 +99,7 @@ func TestLife(t *testing.T) {
 
 // Who may write prompts; nobody else does. What comes while a turn runs waits, and is one
 // prompt. What is edited later prompts no second time.
-func TestComments(t *testing.T) {
+func TestF3Comments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	hold, begun := make(chan struct{}), make(chan struct{}, 10)
@@ -390,7 +390,7 @@ func TestConflict(t *testing.T) {
 }
 
 // The label is read again right before the start.
-func TestLabelRace(t *testing.T) {
+func TestF3LabelRace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.repo.Issue("ada", "Race", "", []string{"carboy:coder"}, []string{"ada"})

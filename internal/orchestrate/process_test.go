@@ -103,7 +103,7 @@ func kills() int {
 
 // A process that is killed at random moments goes on: no comment, push or pull request is
 // there twice, and none is lost. CARBOY_TEST_KILLS sets how often.
-func TestKilled(t *testing.T) {
+func TestF2Killed(t *testing.T) {
 	f := forgetest.New(t)
 	repo := f.Repo("org/app")
 	dir := t.TempDir()

@@ -211,4 +211,13 @@ var mutants = []mutant{
 		{"internal/ship", drop, "err := e.reviewedStill(ctx, o)", ""}}},
 	{"reviews-alone-destroy", "P5", "reviews approve what destroys, without a signature", "internal/ship.TestP5Destructive", []change{
 		{"internal/ship", off, "o.Destructive() && len(people) == 0", ""}}},
+
+	{"agents-write-anywhere", "F1", "an agent writes to any issue of the repository", "internal/forgeservice.TestF1WritesInScopeOnly", []change{
+		{"internal/forgeservice", swap, "issue || pull", "true"}}},
+
+	{"comments-come-again", "F2", "a comment is posted each time that it is asked for", "internal/forgeservice.TestF2PostedOnce", []change{
+		{"internal/forge", off, "strings.HasSuffix(strings.TrimSpace(m.Body), tail)", ""}}},
+
+	{"strangers-prompt", "F3", "whoever comments gives the agent orders", "internal/orchestrate.TestF3Comments", []change{
+		{"internal/orchestrate", swap, "err == nil && a >= forge.WriteAccess", "true"}}},
 }
