@@ -134,7 +134,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// OpenReadOnly reads beside a writer, and writes nothing.
+// A file that is opened for reading is read beside a writer, and not written to.
 func TestOpenReadOnly(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "x.db")
