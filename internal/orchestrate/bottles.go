@@ -49,7 +49,7 @@ type Turn struct {
 	// Slug names the bottle of the turn before, to be resumed. It is empty for the first
 	// turn. If the bottle is gone, the turn starts a new one from the branch.
 	Slug   string
-	Prompt string
+	Prompt string // without words about the forge: see forgeservice.Service.Prompt
 	// Anew goes above the prompt if the bottle of Slug is gone and a new one is started.
 	Anew string
 

@@ -28,10 +28,13 @@ func TestLife(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	first := w.bottles.turns()[0]
-	for _, want := range []string{"It is **broken**.", "Mend the parser", "It is data", "signal_done", "write to: #1."} {
+	for _, want := range []string{"It is **broken**.", "Mend the parser", "It is data"} {
 		if !strings.Contains(first.Prompt, want) {
 			t.Errorf("the prompt lacks %q:\n%s", want, first.Prompt)
 		}
+	}
+	if p := first.Forge.Prompt(first.Prompt); !strings.Contains(p, "write to: #1.") || strings.Contains(first.Prompt, "signal_done") {
+		t.Errorf("the forge adds to the prompt: %s", p)
 	}
 	if first.Slug != "" || first.Base != "main" || first.Branch != s.Branch || first.Pull != 0 || first.Anew != "" {
 		t.Errorf("%+v", first)

@@ -168,7 +168,7 @@ func (o *Orchestrator) once(ctx context.Context, rec issues.Record, e turnEntry,
 		return nil, err
 	}
 	t := turnOf(&rec)
-	t.ID, t.Prompt, t.Anew, t.Forge = e.ID, service.Prompt(e.Prompt), e.Anew, service
+	t.ID, t.Prompt, t.Anew, t.Forge = e.ID, e.Prompt, e.Anew, service
 	t.OnCheckin = func() { o.checkin(ctx, k, now) }
 	t.OnBottle = func(slug string) {
 		o.checkin(ctx, k, now)

@@ -134,7 +134,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// A file that is opened for reading is read beside a writer, and not written to.
+// A reader reads beside a writer, and writes nothing.
 func TestOpenReadOnly(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "x.db")

@@ -59,7 +59,9 @@ func (b *byRepository) any() orchestrate.Bottles {
 	return b.of[b.conf.Repositories[0].Path()]
 }
 
-func (b *byRepository) Freeze(ctx context.Context, slug string) error { return b.any().Freeze(ctx, slug) }
+func (b *byRepository) Freeze(ctx context.Context, slug string) error {
+	return b.any().Freeze(ctx, slug)
+}
 
 func (b *byRepository) Destroy(ctx context.Context, k issues.Key, slug string) error {
 	_, to, err := b.find(k)
