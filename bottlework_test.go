@@ -376,6 +376,7 @@ const forgeRobot = "forge-robot-8Zq1xkLmP04wT9"
 type commentHub struct {
 	mu       sync.Mutex
 	comments []string
+	patches  int
 }
 
 func (h *commentHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -391,6 +392,10 @@ func (h *commentHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Header.Get("Authorization") != "token "+forgeRobot:
 		w.WriteHeader(http.StatusUnauthorized)
 		return
+	case path == "" && r.Method == http.MethodPatch:
+		h.patches++
+		w.WriteHeader(http.StatusCreated)
+		out = map[string]any{"number": 7, "title": "An answer", "body": in.Body, "state": "open", "user": map[string]any{"login": "ada"}}
 	case path == "":
 		out = map[string]any{"number": 7, "title": "An answer", "body": "is wanted", "state": "open", "user": map[string]any{"login": "ada"}}
 	case path == "/comments" && r.Method == http.MethodPost:
@@ -410,10 +415,69 @@ func (h *commentHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
+func (h *commentHub) patched() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.patches
+}
+
 func (h *commentHub) said() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.comments)
+}
+
+// forgeOfIssue is the service of issue 7, and what it recorded.
+type forgeOfIssue struct {
+	hub     *commentHub
+	service *forgeservice.Service
+
+	mu         sync.Mutex
+	operations []forgeservice.Operation
+	reports    []string
+}
+
+func newForgeOfIssue(t *testing.T) *forgeOfIssue {
+	t.Helper()
+	f := &forgeOfIssue{hub: &commentHub{}}
+	srv := httptest.NewServer(f.hub)
+	t.Cleanup(srv.Close)
+	client, err := forge.Open(forge.Options{Provider: "gitea", API: srv.URL + "/api/v1", Token: secret.NewString(forgeRobot), Login: "robot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	scope, err := forgeservice.NewScope(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.service, err = forgeservice.New(forgeservice.Options{
+		Client: client, Target: forge.Target{Provider: "gitea", API: srv.URL + "/api/v1", Repo: "org/app"}, Scope: scope, Bottle: "7", Agent: "a",
+		Scan: func(context.Context, string) error { return nil },
+		Record: func(o forgeservice.Operation) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.operations = append(f.operations, o)
+			return nil
+		},
+		Done: func(_ context.Context, s forgeservice.Status, summary string) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reports = append(f.reports, string(s)+" "+summary)
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// kept returns what was recorded and reported.
+func (f *forgeOfIssue) kept() ([]forgeservice.Operation, []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.operations), slices.Clone(f.reports)
 }
 
 // TestF1IssueForgeTools: an agent reaches its issue by tools, in a new bottle and in a resumed
@@ -422,40 +486,8 @@ func (h *commentHub) said() []string {
 func TestF1IssueForgeTools(t *testing.T) {
 	testenv.Need(t, "curl", "apt-get install curl")
 	w := newIssueWorld(t)
-	hub := &commentHub{}
-	srv := httptest.NewServer(hub)
-	defer srv.Close()
-	client, err := forge.Open(forge.Options{Provider: "gitea", API: srv.URL + "/api/v1", Token: secret.NewString(forgeRobot), Login: "robot"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	scope, err := forgeservice.NewScope(7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var operations []forgeservice.Operation
-	var reports []string
-	service, err := forgeservice.New(forgeservice.Options{
-		Client: client, Target: forge.Target{Provider: "gitea", API: srv.URL + "/api/v1", Repo: "org/app"}, Scope: scope, Bottle: "7", Agent: "a",
-		Scan: func(context.Context, string) error { return nil },
-		Record: func(o forgeservice.Operation) error {
-			mu.Lock()
-			defer mu.Unlock()
-			operations = append(operations, o)
-			return nil
-		},
-		Done: func(_ context.Context, s forgeservice.Status, summary string) error {
-			mu.Lock()
-			defer mu.Unlock()
-			reports = append(reports, string(s)+" "+summary)
-			return nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := newForgeOfIssue(t)
+	hub, service := f.hub, f.service
 	// The parts of the token and the address are apart here, and together nowhere.
 	script := callTool + `echo "<<"; env | grep -v ^PWD | sort
 call list-egress-routes '{}'; echo; find ~ -type f | sort; cat /etc/hosts /etc/gitconfig; echo ">>"
@@ -483,6 +515,7 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 	if c := hub.said(); len(c) != 2 || strings.Contains(w.out.String(), "FOUND") {
 		t.Errorf("%q", c)
 	}
+	operations, reports := f.kept()
 	if len(reports) != 1 || reports[0] != "success answered" || !slices.ContainsFunc(operations, func(o forgeservice.Operation) bool { return o.Outcome == forgeservice.Refused && o.Target == "#8" }) {
 		t.Errorf("%q %+v", reports, operations)
 	}
@@ -508,6 +541,66 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 	}
 	if got := w.git("show", issueBranch+":prompt"); got != strings.TrimSpace("/bin/sh\n-c\n"+without.Prompt) {
 		t.Errorf("the prompt was %q", got)
+	}
+}
+
+// TestIssueForgeSecrets: what an agent writes to the forge is searched for the secrets that
+// its own bottle's run watches, as what leaves by the network is. Nothing of a text that has
+// one arrives, the refusal is recorded, and the agent is told why. Other texts arrive.
+func TestIssueForgeSecrets(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
+	w := newIssueWorld(t)
+	f := newForgeOfIssue(t)
+	half := len(gitToken) / 2
+	// The secrets are apart here: carboy refuses a command that has one.
+	script := callTool + fmt.Sprintf("a='%s'; b='%s'; c='%s'; d='%s'\n", gitToken[:half], gitToken[half:], forgeToken[:half], forgeToken[half:]) + `
+post() { call "$1" "{\"number\":7,\"body\":\"$2\"}"; echo; }
+post post_comment "the key is $a$b"
+post update_description "the key is $c$d"
+post post_comment "$(printf %s "$a$b" | base64 -w0)"
+call signal_done "{\"status\":\"success\",\"summary\":\"it is $a$b\"}"; echo
+post post_comment "one part: $c"
+post post_comment "another part: $d"
+post post_comment "harmless-token-Xy72nQrTvB38zK"
+call signal_done '{"status":"success","summary":"answered"}'; echo
+echo yes >answer
+`
+	turn := aTurn("7-1", "", script)
+	turn.Forge = f.service
+	r := w.passed(turn)
+	if got := f.hub.said(); len(got) != 2 || !strings.Contains(got[0], "one part: "+forgeToken[:half]) || !strings.Contains(got[1], "harmless-token-Xy72nQrTvB38zK") {
+		t.Errorf("posted %q", got)
+	}
+	if f.hub.patched() != 0 {
+		t.Error("the description was changed")
+	}
+	ops, reports := f.kept()
+	if len(reports) != 1 || reports[0] != "success answered" {
+		t.Errorf("reports %q", reports)
+	}
+	refused := map[string]int{}
+	for _, o := range ops {
+		if o.Outcome == forgeservice.Refused {
+			refused[o.Operation]++
+			if !strings.Contains(o.Reason, "secret: ") || !strings.Contains(o.Reason, "in text for the forge") {
+				t.Errorf("%+v", o)
+			}
+		}
+		if strings.Contains(fmt.Sprint(o), gitToken) || strings.Contains(fmt.Sprint(o), forgeToken) {
+			t.Errorf("the record has the secret: %+v", o)
+		}
+	}
+	if refused["post_comment"] != 3 || refused["update_description"] != 1 || refused["signal_done"] != 1 {
+		t.Errorf("refused: %v\n%s", refused, w.out.String())
+	}
+	for _, says := range []string{"known secret", "written as base64", "pieces", "leave it out"} {
+		if !strings.Contains(w.out.String(), says) {
+			t.Errorf("the agent is not told %q: %s", says, w.out.String())
+		}
+	}
+	rec, err := w.c.Receipt(context.Background(), store.ID(r.Runs[0]))
+	if err != nil || len(rec.Network.Found) == 0 || rec.Network.Found[0].Name != "supervise.carboy.internal" {
+		t.Errorf("%v: the receipt does not tell of it: %+v", err, rec)
 	}
 }
 

@@ -108,6 +108,7 @@ type Service struct {
 
 	mu                     sync.Mutex
 	scope                  Scope
+	guard                  func(ctx context.Context, text string) error // nil: there is no bottle yet
 	calls, writes, signals int
 	numbers                int
 }
@@ -133,6 +134,25 @@ func (s *Service) Assign(scope Scope) error {
 	}
 	s.scope = scope
 	return nil
+}
+
+// Guard has each text that is posted or reported pass check, too. A bottle's run calls it,
+// which knows secrets that Options.Scan does not. It takes the place of the check before.
+func (s *Service) Guard(check func(ctx context.Context, text string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.guard = check
+}
+
+// scan returns an error unless a text may leave.
+func (s *Service) scan(ctx context.Context, text string) error {
+	s.mu.Lock()
+	guard := s.guard
+	s.mu.Unlock()
+	if err := s.o.Scan(ctx, text); err != nil || guard == nil {
+		return err
+	}
+	return guard(ctx, text)
 }
 
 func (s *Service) now() Scope {
@@ -303,7 +323,7 @@ func (s *Service) prepare(ctx context.Context, scope Scope, text string, most in
 	if text == "" {
 		return prepared{}, errors.New("there is no text to post")
 	}
-	if err := s.o.Scan(ctx, text); err != nil {
+	if err := s.scan(ctx, text); err != nil {
 		return prepared{}, fmt.Errorf("nothing was posted: %w", err)
 	}
 	text, broken := newWhere(s.o.Target, scope, s.apart).inert(text)

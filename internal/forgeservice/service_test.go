@@ -604,3 +604,47 @@ func TestPrompt(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestGuard: what a bottle's run finds in a text is not sent, and is recorded; the check of
+// the next run takes its place, and that of the options stays.
+func TestGuard(t *testing.T) {
+	ctx := t.Context()
+	x := newTested(t, "gitea")
+	guard := func(word string) {
+		x.Guard(func(_ context.Context, text string) error {
+			if strings.Contains(text, word) {
+				return errors.New("secret: known secret of the bottle")
+			}
+			return nil
+		})
+	}
+	calls := map[string]func(body string) (string, error){
+		"post_comment":       func(body string) (string, error) { return x.PostComment(ctx, 7, "", body) },
+		"update_description": func(body string) (string, error) { return x.UpdateDescription(ctx, 7, "", body) },
+		"signal_done":        func(body string) (string, error) { return x.SignalDone(ctx, "success", body) },
+	}
+	for _, word := range []string{"first", "second"} {
+		guard(word)
+		for name, call := range calls {
+			for _, bad := range []string{"the " + word + " one", "the fir\u200bst and the seco\u200bnd one", secret1} {
+				if said, err := call(bad); err == nil {
+					t.Errorf("%s %q: %s", name, bad, said)
+				}
+				if op := x.all()[len(x.all())-1]; op.Operation != name || op.Outcome != Refused || op.Digest != "" || bad != secret1 && !strings.Contains(op.Reason, "known secret of the bottle") {
+					t.Errorf("%s %q: %+v", name, bad, op)
+				}
+			}
+		}
+	}
+	if sent := x.sent(); len(sent) != 0 || len(x.done) != 0 {
+		t.Errorf("sent %q, told %q", sent, x.done)
+	}
+	for name, call := range calls {
+		if _, err := call("the first one"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if sent := x.sent(); len(sent) != 2 || len(x.done) != 1 {
+		t.Errorf("sent %q, told %q", sent, x.done)
+	}
+}

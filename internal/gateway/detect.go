@@ -540,7 +540,15 @@ func (w *inspector) outboundError(err error) error {
 	if !errors.As(err, &found) {
 		return w.x.stop(refusedf(reasonScan, "%w", err))
 	}
-	f := found.Finding
+	what := describe(found.Finding)
+	if words := w.x.refusalText.Load(); words != nil {
+		return w.x.stop(refusedf(reasonSecret, "%s: %s", what, *words))
+	}
+	return w.x.stop(refusedf(reasonSecret, "%s", what))
+}
+
+// describe returns a finding and its place in words.
+func describe(f scan.Finding) string {
 	what := strings.ReplaceAll(f.Rule, "-", " ")
 	if f.Secret != "" {
 		what += " " + f.Secret
@@ -548,10 +556,7 @@ func (w *inspector) outboundError(err error) error {
 	if f.Transform != "" && f.Transform != "plain" {
 		what += ", written as " + f.Transform
 	}
-	if words := w.x.refusalText.Load(); words != nil {
-		return w.x.stop(refusedf(reasonSecret, "%s, in %s: %s", what, f.Place, *words))
-	}
-	return w.x.stop(refusedf(reasonSecret, "%s, in %s", what, f.Place))
+	return what + ", in " + f.Place
 }
 
 // isScan reports whether err comes from the scanner itself, not from its source.

@@ -176,10 +176,7 @@ func unlessUnchanged(err error) error {
 
 // same returns an error if the name of the repository belongs to another one now.
 func (o *Orchestrator) same(ctx context.Context, f *Forge, r *issues.Record) error {
-	if f.Identity == nil || r.Life.RepoID == 0 {
-		return nil
-	}
-	id, err := f.Identity(ctx, repoOf(r.Key))
+	id, err := f.identity(ctx, repoOf(r.Key))
 	if err != nil {
 		return err
 	}
@@ -469,11 +466,9 @@ func (o *Orchestrator) begin(ctx context.Context, f *Forge, k issues.Key, read r
 			Branch: branchOf(k, read.issue.Title), Since: time.Now().UTC(), Waits: "its first turn",
 		},
 	}
-	if f.Identity != nil {
-		var err error
-		if rec.Life.RepoID, err = f.Identity(ctx, repoOf(k)); err != nil {
-			return err
-		}
+	var err error
+	if rec.Life.RepoID, err = f.identity(ctx, repoOf(k)); err != nil {
+		return err
 	}
 	o.Log.Info("an issue is begun", "issue", k.String(), "agent", t.agent, "branch", rec.Life.Branch)
 	if err := o.table.Put(ctx, rec); err != nil {

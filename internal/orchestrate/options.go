@@ -73,7 +73,7 @@ type Forge struct {
 	// are known by their webhooks alone until there is an issue of ours.
 	Others *Repo
 	// Identity returns the forge's own id of a repository, which stays when it is renamed.
-	// nil: another repository under an old name is not told apart.
+	// nil: Shipper asks for it.
 	Identity func(ctx context.Context, repo string) (int64, error)
 	// Service makes the service through which an agent reaches the forge. The caller of
 	// the orchestrator chooses its token and its scan.
@@ -167,7 +167,17 @@ func (f Forge) valid() error {
 }
 
 func (f *Forge) shipper() *forge.Client { return cmp.Or(f.Shipper, f.Client) }
-func (f *Forge) writer() *forge.Client  { return cmp.Or(f.Writer, f.Client) }
+
+// identity returns the forge's own id of a repository.
+func (f *Forge) identity(ctx context.Context, repo string) (int64, error) {
+	if f.Identity != nil {
+		return f.Identity(ctx, repo)
+	}
+	r, err := f.shipper().Repository(ctx, repo)
+	return r.ID, err
+}
+
+func (f *Forge) writer() *forge.Client { return cmp.Or(f.Writer, f.Client) }
 
 // repo returns the settings of a repository, and reports whether it is one of ours.
 func (f *Forge) repo(name string) (Repo, bool) {

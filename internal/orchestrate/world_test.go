@@ -225,8 +225,7 @@ func optionsFor(client *forge.Client, api, state string, b Bottles) Options {
 		State: state, Org: "bots", Poll: time.Second, Bottles: b, Log: slog.New(slog.DiscardHandler),
 		Forges: []Forge{{
 			Client: client, Provider: "gitea", Owner: "org", Secret: secret.NewString(hookKey), Robot: forgetest.Robot, Bots: []string{"helper-bot"},
-			Repos:    []Repo{{Name: "app"}},
-			Identity: func(ctx context.Context, repo string) (int64, error) { return identity(ctx, api, repo) },
+			Repos: []Repo{{Name: "app"}},
 			Service: func(r ServiceRequest) (*forgeservice.Service, error) {
 				return forgeservice.New(forgeservice.Options{
 					Client: client, Target: forge.Target{Provider: "gitea", API: api, Repo: r.Issue.Owner + "/" + r.Issue.Repo}, Scope: r.Scope, Bottle: r.Bottle, Agent: r.Agent,
@@ -235,28 +234,6 @@ func optionsFor(client *forge.Client, api, state string, b Bottles) Options {
 			},
 		}},
 	}
-}
-
-// identity asks for the id of a repository.
-func identity(ctx context.Context, api, repo string) (int64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, api+"/repos/"+repo, nil)
-	if err != nil {
-		return 0, err
-	}
-	req.Header.Set("Authorization", "token "+forgetest.Token)
-	c := http.Client{Timeout: time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := c.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	var out struct {
-		ID int64 `json:"id"`
-	}
-	if res.StatusCode != 200 || json.NewDecoder(res.Body).Decode(&out) != nil {
-		return 0, fmt.Errorf("GET %s: %s", repo, res.Status)
-	}
-	return out.ID, nil
 }
 
 func (w *world) start() {

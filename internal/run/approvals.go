@@ -42,6 +42,9 @@ type approver struct {
 
 func newApprover(build string, forge tools.Forge) *approver {
 	p := &approver{}
+	if forge != nil {
+		forge.Guard(p.mayPost)
+	}
 	p.tools = tools.New(p, tools.Options{Name: gateway.SuperviseName, Version: build, Forge: forge})
 	return p
 }
@@ -90,6 +93,16 @@ func (p *approver) Done(_ context.Context, status tools.Status, summary string) 
 		return fault.ErrNobody
 	}
 	return a.signal(status, summary)
+}
+
+// mayPost refuses a text that the agent writes to its forge if the gateway would not let it
+// leave in a request.
+func (p *approver) mayPost(_ context.Context, text string) error {
+	a := p.approvals.Load()
+	if a == nil {
+		return errors.New("the bottle's run is over, so nothing can be scanned for its secrets")
+	}
+	return a.s.sandbox.gw.CheckText(text, "text for the forge")
 }
 
 // approvals holds the proposals of one run and their answers.

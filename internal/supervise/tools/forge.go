@@ -23,6 +23,10 @@ type Forge interface {
 	UpdateDescription(ctx context.Context, number int, kind, body string) (string, error)
 	// SignalDone takes success, failed, blocked, and done for success.
 	SignalDone(ctx context.Context, status, summary string) (string, error)
+	// Guard has PostComment, UpdateDescription and SignalDone refuse each text for which
+	// check returns an error, with that error. It takes the place of the check before. A run
+	// calls it before its bottle has the tools.
+	Guard(check func(ctx context.Context, text string) error)
 }
 
 const forgeInstructions = ` This work is about an issue on a forge, which only the tools read_issue, read_pr, read_comments, post_comment and update_description reach: there is no token and no other way. ` +

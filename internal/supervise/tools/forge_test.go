@@ -94,6 +94,8 @@ func (f fakeForge) SignalDone(_ context.Context, status, summary string) (string
 	return f.say("signal %s %s", status, summary)
 }
 
+func (f fakeForge) Guard(func(context.Context, string) error) {}
+
 // TestForgeTools checks the tools of a forge, and that they pass on nothing else.
 func TestForgeTools(t *testing.T) {
 	f := &fake{}
