@@ -129,8 +129,7 @@ type (
 	AuditReport = audit.Report
 	AuditStatus = audit.Status
 
-	// ProvenanceReport says how the record of a merge commit verified, and ProvenanceFacts
-	// is what such a record says.
+	// ProvenanceReport says how the record of a merged pull request verified.
 	ProvenanceReport  = provenance.Report
 	ProvenanceOptions = provenance.VerifyOptions
 	ProvenanceEntry   = provenance.Entry
@@ -285,12 +284,9 @@ const (
 // Errors that tell failures apart. Their texts say what happened.
 var (
 	ErrNoRun, ErrNoRuns, ErrRunLive, ErrUnlanded, ErrNoBottle, ErrBottleBusy = store.ErrNotFound, store.ErrNoRuns, store.ErrLive, store.ErrUnlanded, store.ErrNoBottle, store.ErrBottleBusy
-
-	ErrNotKept, ErrNoChanges, ErrNoTrace, ErrNoScenarios = bottles.ErrNotKept, review.ErrNoChanges, review.ErrNoTrace, tracing.ErrNoScenarios
-
-	ErrNotLive, ErrCopy, ErrExecRefused, ErrInterrupted, ErrUnfit = run.ErrNotLive, run.ErrCopy, run.ErrExecRefused, run.ErrInterrupted, run.ErrUnfit
-
-	ErrCommandNotFound, ErrNotExecutable, ErrBottleGone = bottle.ErrNotFound, bottle.ErrNotExecutable, bottle.ErrGone
+	ErrNotKept, ErrNoChanges, ErrNoTrace, ErrNoScenarios                     = bottles.ErrNotKept, review.ErrNoChanges, review.ErrNoTrace, tracing.ErrNoScenarios
+	ErrNotLive, ErrCopy, ErrExecRefused, ErrInterrupted, ErrUnfit            = run.ErrNotLive, run.ErrCopy, run.ErrExecRefused, run.ErrInterrupted, run.ErrUnfit
+	ErrCommandNotFound, ErrNotExecutable, ErrBottleGone                      = bottle.ErrNotFound, bottle.ErrNotExecutable, bottle.ErrGone
 
 	ErrLandingBusy, ErrProtected, ErrNoSuchChange, ErrIncomplete   = change.ErrBusy, change.ErrProtected, change.ErrNoSuchChange, change.ErrIncomplete
 	ErrNothingToUndo, ErrWorkspaceReplaced, ErrChangeRecordCorrupt = change.ErrNothingToUndo, change.ErrWorkspaceReplaced, change.ErrCorrupt
@@ -298,10 +294,7 @@ var (
 	ErrBaseline, ErrGateLocked, ErrNoCatalog, ErrNothingBefore = judge.ErrBaseline, judge.ErrGateLocked, judge.ErrNoCatalog, judge.ErrNothingBefore
 	ErrNoVerdict, ErrLedger, ErrNoWork, ErrWorkLocked          = judge.ErrNoVerdict, judge.ErrLedger, work.ErrNoWork, work.ErrWorkLocked
 
-	ErrNoProvenance = provenance.ErrNone
-
-	ErrNoRepository, ErrShipUnknown, ErrShipDeadline = fault.ErrNoRepository, ship.ErrUnknown, ship.ErrDeadline
-
+	ErrNoProvenance, ErrNoRepository, ErrShipUnknown, ErrShipDeadline     = provenance.ErrNone, fault.ErrNoRepository, ship.ErrUnknown, ship.ErrDeadline
 	ErrNoProposal, ErrProposalChanged, ErrProposalExpired, ErrNobodyWaits = supervise.ErrNotFound, supervise.ErrDigest, supervise.ErrExpired, supervise.ErrGone
 )
 

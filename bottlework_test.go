@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottles"
-	"github.com/carboy/carboy/internal/bottlework"
 	"github.com/carboy/carboy/internal/forge"
 	"github.com/carboy/carboy/internal/forgeservice"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/issues"
 	"github.com/carboy/carboy/internal/orchestrate"
+	"github.com/carboy/carboy/internal/orchestrate/bottlework"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"

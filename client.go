@@ -138,9 +138,8 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	return c.doctor.SweepSandboxes(ctx)
 }
 
-// ServeIssues works on the issues of the repositories that the operator's orchestrate.yaml
-// names, until ctx ends. Then it lets bottles freeze, which may take minutes, and returns
-// nil. One process at a time serves a user's state.
+// ServeIssues works on the issues of the repositories in the operator's orchestrate.yaml until
+// ctx ends. It then freezes the bottles, which may take minutes. One process serves a state.
 func (c *Client) ServeIssues(ctx context.Context, o ServeOptions) error {
 	return serve.Issues(ctx, serve.Stages{Host: c.host, Keeper: c.bottles, Judge: c.judge, Worker: c.worker}, o)
 }
@@ -270,14 +269,12 @@ func (c *Client) AuditVerify(ctx context.Context, key string) (audit.Report, err
 	return c.judge.AuditVerify(ctx, key)
 }
 
-// VerifyProvenance checks the record of a merged pull request offline: its signature, its
-// form, the audit log's record of it, and a work tree that has the commit.
+// VerifyProvenance checks the record of a merged pull request offline.
 func (c *Client) VerifyProvenance(ctx context.Context, o ProvenanceOptions) (*ProvenanceReport, error) {
 	return provenance.Open(c.host.StateDir(), c.host.Audit).Verify(ctx, o)
 }
 
-// Provenances returns the records of merged pull requests, the newest first, and before them
-// those that do not verify or are gone.
+// Provenances returns the records of merged pull requests: the broken, then the newest first.
 func (c *Client) Provenances(ctx context.Context) ([]ProvenanceEntry, error) {
 	return provenance.Open(c.host.StateDir(), c.host.Audit).List(ctx)
 }

@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"internal/run", "internal/agent", "internal/ship/operator"},
 	{"internal/bottles", "internal/gate/judge", "internal/tracing"},
 	{"internal/work"},
-	{"internal/bottlework"},
+	{"internal/orchestrate/bottlework"},
 	{"internal/doctor", "internal/orchestrate/serve"},
 	{""},
 	{"internal/corpus"},

@@ -284,8 +284,8 @@ func (f *reviewForge) ReviewTexts(context.Context, string, int, time.Time) (out 
 	return out, nil
 }
 
-func (f *reviewForge) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, error) {
-	return f.comments, nil
+func (f *reviewForge) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, bool, error) {
+	return f.comments, false, nil
 }
 
 func (f *reviewForge) PostOnce(_ context.Context, _ string, _ forge.Thread, key, body string) (*forge.Comment, error) {

@@ -46,7 +46,7 @@ format, give the public key in PEM form.
 
 The exit code is 0 if the record verifies, and 1 if it does not or there is none.`
 
-// provenanceFlags are those of verify and show.
+// provenanceFlags holds the flags of verify and show.
 type provenanceFlags struct {
 	file, key string
 	json      bool

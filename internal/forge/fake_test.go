@@ -33,7 +33,7 @@ var fakeTime = time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
 
 // fake is a forge that speaks as one vendor documents, with one repository.
 type fake struct {
-	timeline []any // of every issue
+	timeline []any // of every issue, in place of its comments
 	provider string
 	mux      *http.ServeMux
 	api      string // below which the mux is
@@ -432,7 +432,6 @@ func (f *fake) hubRoutes() {
 			}
 			say(w, 200, f.teams)
 		})
-		h("GET /repos/{o}/{r}/issues/{n}/timeline", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.timeline) })
 		h("GET /repos/{o}/{r}/branch_protections/{b}", func(w http.ResponseWriter, _ *http.Request) { say(w, 200, f.rules) })
 	}
 	h("GET /repos/{o}/{r}", func(w http.ResponseWriter, _ *http.Request) {
@@ -565,6 +564,10 @@ func (f *fake) hubThreads(h handle, lost func(http.ResponseWriter)) {
 		t := f.find(all(), r.PathValue("n"))
 		if t == nil || f.provider != "gitea" {
 			lost(w)
+			return
+		}
+		if f.timeline != nil {
+			say(w, 200, f.timeline)
 			return
 		}
 		q := r.URL.Query()

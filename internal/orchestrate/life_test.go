@@ -57,10 +57,13 @@ func TestLife(t *testing.T) {
 	w.hook("pull_request_rejected", 2, true)
 	s = w.settled(n, 2)
 	second := w.bottles.turns()[1]
-	for _, want := range []string{"bob wrote at pull request #2, and requests changes:\nNot yet.", "on line 12 of cmd/main.go:\nWhy?", "write to: #1, #2."} {
+	for _, want := range []string{"bob wrote at pull request #2, and requests changes:\nNot yet.", "on line 12 of cmd/main.go:\nWhy?"} {
 		if !strings.Contains(second.Prompt, want) {
 			t.Errorf("the prompt lacks %q:\n%s", want, second.Prompt)
 		}
+	}
+	if p := second.Forge.Prompt(second.Prompt); !strings.Contains(p, "write to: #1, #2.") {
+		t.Errorf("the forge adds to the prompt: %s", p)
 	}
 	if second.Slug != "bottle-"+first.ID || second.Pull != 2 || !strings.Contains(second.Anew, "It is **broken**.") || strings.Contains(second.Prompt, "It is **broken**.") {
 		t.Errorf("%+v", second)

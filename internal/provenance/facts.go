@@ -45,7 +45,7 @@ type Facts struct {
 	Base   string `json:"base"`           // the branch that it was merged into
 	Branch string `json:"branch"`         // that was merged
 	Head   string `json:"head,omitempty"` // the branch's commit at the merge, as the forge tells
-	// Commit is what the base had after the merge, in full.
+	// Commit names the commit of the base after the merge, in full.
 	Commit string `json:"commit"`
 	// Tree is the tree of Commit, read from the git object whose hash is Commit. It is empty
 	// if carboy did not read that.

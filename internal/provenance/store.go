@@ -36,7 +36,7 @@ const (
 	bundleSuffix = ".sigstore.json"
 )
 
-// A name is where a record is, and its subject in the audit log.
+// A name holds the place of a record and its subject in the audit log.
 type name struct{ owner, repo, commit string }
 
 func (n name) String() string { return n.owner + "/" + n.repo + "@" + n.commit }
@@ -221,7 +221,7 @@ func (s *Store) files(ctx context.Context) (names []name, err error) {
 // digestOf names the digest of a record's file in the audit log.
 const digestOf = "provenance"
 
-// recorded is what the audit log has of a record.
+// recorded holds what the audit log says of a record.
 type recorded struct {
 	seq int64 // of the first
 	sum []string

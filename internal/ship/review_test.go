@@ -120,10 +120,10 @@ func (f *fakeForge) ReviewTexts(context.Context, string, int, time.Time) (out []
 	return out, nil
 }
 
-func (f *fakeForge) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, error) {
+func (f *fakeForge) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]forge.Comment(nil), f.comments...), nil
+	return append([]forge.Comment(nil), f.comments...), false, nil
 }
 
 func (f *fakeForge) PostOnce(_ context.Context, _ string, _ forge.Thread, key, body string) (*forge.Comment, error) {

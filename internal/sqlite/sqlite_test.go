@@ -134,7 +134,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// OpenReadOnly reads beside a writer, and writes nothing.
+// A reader reads beside a writer, and writes nothing.
 func TestOpenReadOnly(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "x.db")

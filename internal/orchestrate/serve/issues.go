@@ -7,11 +7,11 @@ import (
 
 	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/bottles"
-	"github.com/carboy/carboy/internal/bottlework"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/issues"
 	"github.com/carboy/carboy/internal/orchestrate"
+	"github.com/carboy/carboy/internal/orchestrate/bottlework"
 	"github.com/carboy/carboy/internal/orchestrate/config"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"

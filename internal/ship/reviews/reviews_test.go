@@ -227,6 +227,7 @@ type told struct {
 	fails  string
 	posted []string
 	many   bool
+	long   bool
 }
 
 func (f *told) at(call string) error {
@@ -262,8 +263,8 @@ func (f *told) ReviewTexts(_ context.Context, _ string, _ int, since time.Time) 
 	return f.Texts, f.at("ReviewTexts")
 }
 
-func (f *told) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, error) {
-	return f.Told.Comments, f.at("Comments")
+func (f *told) Comments(context.Context, string, forge.Thread, time.Time) ([]forge.Comment, bool, error) {
+	return f.Told.Comments, f.long, f.at("Comments")
 }
 
 func (f *told) PostOnce(_ context.Context, repo string, at forge.Thread, key, body string) (*forge.Comment, error) {
@@ -282,6 +283,9 @@ func TestRead(t *testing.T) {
 	}
 	if got, err := Read(t.Context(), &told{Told: good(), many: true}, rules(), 7, made); err == nil || got != nil {
 		t.Errorf("many reviews: %+v %v", got, err)
+	}
+	if got, err := Read(t.Context(), &told{Told: good(), long: true}, rules(), 7, made); err == nil || got != nil {
+		t.Errorf("long comments: %+v %v", got, err)
 	}
 	got, err := Read(t.Context(), &told{Told: good()}, rules(), 7, made)
 	if err != nil || time.Since(got.Asked) > time.Minute {
