@@ -573,7 +573,7 @@ func (w *issueWorld) steps(n int) {
 				Ended   time.Time
 			}
 			out, _, _ := w.carboy("receipt", "--json", id)
-			if json.Unmarshal([]byte(out), &r) == nil {
+			if json.Unmarshal([]byte(out), &r) == nil && !r.Ended.IsZero() { // it goes with its bottle
 				w.t.Logf("%6.1f s  run %s of turn %d, begun at %s", r.Ended.Sub(r.Started).Seconds(), id, t.Number, r.Started.Format("05.0"))
 			}
 		}

@@ -3,7 +3,11 @@ package agenttest
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +24,7 @@ const issueDone = `printf '{"jsonrpc":"2.0","id":1,"method":"tools/call","params
 	`curl -sS -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' --data-binary @- http://supervise.carboy.internal/mcp && echo signalled`
 
 // TestIssueNPMAgent leads an issue at a real Gitea to a pull request by a real agent. The
-// forge sends no webhooks, so that it is polled, and git speaks HTTP with a token.
+// forge sends no webhooks, so that it is polled, and git speaks HTTPS with a token.
 func TestIssueNPMAgent(t *testing.T) {
 	const name = "pi-coding-agent"
 	a := agents[slices.IndexFunc(agents, func(a agent) bool { return a.name == name && a.api == "anthropic messages" })]
@@ -41,8 +45,10 @@ func TestIssueNPMAgent(t *testing.T) {
 			},
 			Final: final,
 		})
+		front := https(t, g.URL)
+		server.Roots.AddCert(front.Certificate())
 		h.manifests(t, map[string]string{
-			"bottles/js.md": fmt.Sprintf("---\nagent_provider: {template: pi}\negress:\n  routes: [{host: %s, upstream: %q, token_env: MY_KEY, auth_scheme: x-api-key}]\ngit-gate:\n  user: {name: Coder, email: coder@x.example}\n  repos: {app: {url: \"%s/acme/app.git\", token_env: CARBOY_GIT}}\n---\n", a.host, server.Addr, g.URL),
+			"bottles/js.md": fmt.Sprintf("---\nagent_provider: {template: pi}\negress:\n  routes: [{host: %s, upstream: %q, token_env: MY_KEY, auth_scheme: x-api-key}]\ngit-gate:\n  user: {name: Coder, email: coder@x.example}\n  repos: {app: {url: \"%s/acme/app.git\", token_env: CARBOY_GIT}}\n---\n", a.host, server.Addr, front.URL),
 			"agents/fix.md": "---\nbottle: js\nmodel: anthropic/claude-sonnet-4-5\n---\n",
 		})
 		h.open(t, server)
@@ -51,7 +57,7 @@ func TestIssueNPMAgent(t *testing.T) {
 		var out safeBuffer
 		ended := make(chan error, 1)
 		go func() { // ends with ctx
-			ended <- h.client.ServeIssues(ctx, carboy.ServeOptions{Output: &out, OnEvent: func(issue string, e carboy.Event) { fmt.Fprintln(&out, "event:", issue, e.Kind, e.Text) }})
+			ended <- h.client.ServeIssues(ctx, carboy.ServeOptions{Log: slog.New(slog.NewTextHandler(&out, nil)), Output: &out, OnEvent: func(issue string, e carboy.Event) { fmt.Fprintln(&out, "event:", issue, e.Kind, e.Text) }})
 		}()
 		var pulls []struct {
 			Number      int
@@ -91,6 +97,18 @@ func TestIssueNPMAgent(t *testing.T) {
 			t.Logf("it said:\n%.6000s", out.String())
 		}
 	})
+}
+
+// https speaks TLS before a server.
+func https(t *testing.T, to string) *httptest.Server {
+	t.Helper()
+	at, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewTLSServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at) }})
+	t.Cleanup(front.Close)
+	return front
 }
 
 // issueAtGitea makes a repository with an issue for the agent fix, and what the operator of h
