@@ -92,7 +92,7 @@ func pageIssue(i orchestrate.IssueStatus) web.Issue {
 		out.Failing = i.Failure.Error
 	}
 	if i.Watchdog {
-		out.Warnings = append(out.Warnings, "The agent was silent for too long, and was stopped.")
+		out.Warnings = append(out.Warnings, "The agent was silent for too long, or ended without a report.")
 	}
 	if i.Strangers > 0 {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("Comments of people who may not prompt: %d.", i.Strangers))

@@ -135,7 +135,7 @@ func newPage(r *Receipt) *page {
 	c, exit := exitLine(r.Exit)
 	p := &page{
 		Policy: Policy(),
-		Style: template.CSS(style), Script: template.JS(script),
+		Style:  template.CSS(style), Script: template.JS(script),
 		ID: string(r.ID), Command: shellLine(r.Command), Workspace: workspaceLine(r.Workspace),
 		Took: Duration(r.Duration), Exit: exit, ExitClass: map[color]string{green: "ok", red: "bad", yellow: "warn"}[c],
 		Build: safetext.String(r.Build, 100),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -99,7 +98,8 @@ const (
 
 // issueReader keeps the list of issues for a short time.
 type issueReader struct {
-	from Issues // may be nil
+	from  Issues        // may be nil
+	every time.Duration // for how long a list is used
 
 	mu      sync.Mutex
 	at      time.Time
@@ -115,7 +115,7 @@ func (i *issueReader) read(ctx context.Context) (list IssueList, version, failed
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if time.Since(i.at) < issuesFor {
+	if time.Since(i.at) < i.every {
 		return i.list, i.version, i.failed
 	}
 	// Other requests use the result, too, so the end of this one must not spoil it.
@@ -128,13 +128,29 @@ func (i *issueReader) read(ctx context.Context) (list IssueList, version, failed
 	} else {
 		i.list = l
 	}
-	text, _ := json.Marshal(struct { // strings and numbers
-		List   IssueList
-		Failed string
-	}{i.list, i.failed})
-	sum := sha256.Sum256(text)
-	i.at, i.version = time.Now(), hex.EncodeToString(sum[:8])
+	i.at, i.version = time.Now(), versionOf(i.list, i.failed)
 	return i.list, i.version, i.failed
+}
+
+// versionOf returns a text that differs when what is shown of a list differs.
+func versionOf(l IssueList, failed string) string {
+	h := sha256.New()
+	for _, i := range l.Issues {
+		fmt.Fprintf(h, "%q\n", showIssue(&session{}, i).texts())
+	}
+	for _, f := range failing(l) {
+		fmt.Fprintf(h, "%q\n", f)
+	}
+	fmt.Fprintf(h, "%q", failed)
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// failing returns the calls that fail, as the page shows them.
+func failing(l IssueList) (out []string) {
+	for _, f := range l.Failing[:min(len(l.Failing), maxWarnings)] {
+		out = append(out, safetext.String(f, 600))
+	}
+	return out
 }
 
 // link returns the words of the link to the issues, or "" while there is none.
@@ -170,7 +186,7 @@ func (s *Server) issuePages(w http.ResponseWriter, r *http.Request, in *session,
 	case "/receipt":
 		s.receipt(w, r, name, run)
 	case "/events":
-		s.stream(w, r, in, issuesFor, func() (string, <-chan struct{}) {
+		s.stream(w, r, in, max(s.issues.every, time.Millisecond), func() (string, <-chan struct{}) {
 			_, version, _ := s.issues.read(r.Context())
 			return version, nil
 		})
@@ -201,6 +217,17 @@ type shownIssue struct {
 	IssueText, PullText                                        string     // an address that can't be opened
 }
 
+// texts returns what changes with the state of an issue.
+func (i shownIssue) texts() []string {
+	out := []string{i.Name, i.Title, i.Agent, i.State, i.Tone, i.Turn, i.Waits, i.Tokens, i.IssueText, i.PullText}
+	for _, l := range []*forgeLink{i.Issue, i.Pull} {
+		if l != nil {
+			out = append(out, l.Href, l.Text)
+		}
+	}
+	return out
+}
+
 // forgeLink is a link that leaves the page.
 type forgeLink struct{ Href, Text, Host string }
 
@@ -227,9 +254,7 @@ func (s *Server) issueList(w http.ResponseWriter, r *http.Request, in *session) 
 	if failed != "" {
 		out.Wrong = "The issues can't be read, so this may be old: " + failed
 	}
-	for _, f := range l.Failing[:min(len(l.Failing), maxWarnings)] {
-		out.Failing = append(out.Failing, safetext.String(f, 600))
-	}
+	out.Failing = failing(l)
 	rows := slices.Clone(l.Issues)
 	if !all {
 		rows = slices.DeleteFunc(rows, func(i Issue) bool { return i.Ended })
@@ -381,7 +406,7 @@ func (s *Server) receipt(w http.ResponseWriter, r *http.Request, name, run strin
 		s.lone(w, http.StatusInternalServerError, "This receipt has no policy that keeps it apart, so it is not shown.", "")
 		return
 	case len(p.HTML) > maxReceipt:
-		s.lone(w, http.StatusInternalServerError, "This receipt is too large for the page: carboy receipt "+safetext.String(run, 60)+" --html writes it to a file.", "")
+		s.lone(w, http.StatusInternalServerError, "This receipt is too large for the page: carboy receipt --html "+safetext.String(run, 60)+" writes it.", "")
 		return
 	}
 	h := w.Header()

@@ -117,7 +117,7 @@ func Listen(o Options) (*Server, error) {
 	s := &Server{
 		queue: o.Queue, log: o.Log, ln: ln, host: ln.Addr().String(), stop: make(chan struct{}),
 		sessions: sessionStore{now: time.Now, sessions: map[string]*session{}},
-		issues:   issueReader{from: o.Issues},
+		issues:   issueReader{from: o.Issues, every: issuesFor},
 		changed:  make(chan struct{}),
 	}
 	if s.log == nil {
