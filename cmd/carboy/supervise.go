@@ -51,12 +51,17 @@ func (a *app) superviseCmd() *cobra.Command {
 // withQueue calls f with the user's queue. A signal cancels the context.
 func (a *app) withQueue(cmd *cobra.Command, f func(context.Context, *supervise.Queue) error) error {
 	return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-		q, err := c.Proposals()
-		if err != nil {
-			return err
-		}
-		return errors.Join(f(ctx, q), q.Close())
+		return queueOf(c, func(q *supervise.Queue) error { return f(ctx, q) })
 	})
+}
+
+// queueOf calls f with the queue of a client.
+func queueOf(c *carboy.Client, f func(*supervise.Queue) error) error {
+	q, err := c.Proposals()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(q), q.Close())
 }
 
 const superviseListLong = `List what waits for an answer, oldest first; with --all also what was answered, newest

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
@@ -30,7 +31,9 @@ func (a *app) addScreens(cmd *cobra.Command) {
 			return usagef("carboy supervise --web --port 8080", "supervise: --port needs --web")
 		}
 		if page {
-			return a.withQueue(cmd, func(ctx context.Context, q *supervise.Queue) error { return a.servePage(ctx, q, int(port.n)) })
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				return queueOf(c, func(q *supervise.Queue) error { return a.servePage(ctx, c, q, int(port.n)) })
+			})
 		}
 		if !isTerminal(a.stdin) || !isTerminal(a.stdout) || a.env("TERM") == "dumb" {
 			return usagef("carboy supervise list, show, approve and reject work without one; carboy supervise --web serves a page", "supervise: there is no terminal to show the queue in")
@@ -46,8 +49,12 @@ func (a *app) addScreens(cmd *cobra.Command) {
 }
 
 // servePage serves the page until ctx is done.
-func (a *app) servePage(ctx context.Context, q *supervise.Queue, port int) error {
-	o := web.Options{Queue: q, Port: port}
+func (a *app) servePage(ctx context.Context, c *carboy.Client, q *supervise.Queue, port int) error {
+	dir, err := a.orchestrateDir()
+	if err != nil {
+		return err
+	}
+	o := web.Options{Queue: q, Issues: pageIssues{dir, c}, Port: port}
 	if a.verbose {
 		o.Log = slog.New(slog.NewTextHandler(safetext.NewWriter(a.stderr, safetext.Options{MaxLine: maxMessage}), nil))
 	}

@@ -64,6 +64,13 @@ func HTML(w io.Writer, r *Receipt) error {
 	return err
 }
 
+// Policy returns the content security policy of what [HTML] writes, for a server that sends
+// it as a header too. It is the same for all receipts, and begins with default-src 'none'.
+func Policy() string {
+	return "default-src 'none'; script-src '" + source(asset("page.js")) + "'; style-src '" + source(asset("page.css")) +
+		"'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+}
+
 func sum(b []byte) string {
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])
@@ -127,9 +134,8 @@ func newPage(r *Receipt) *page {
 	style, script := asset("page.css"), asset("page.js")
 	c, exit := exitLine(r.Exit)
 	p := &page{
-		Policy: "default-src 'none'; script-src '" + source(script) + "'; style-src '" + source(style) +
-			"'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-		Style: template.CSS(style), Script: template.JS(script),
+		Policy: Policy(),
+		Style:  template.CSS(style), Script: template.JS(script),
 		ID: string(r.ID), Command: shellLine(r.Command), Workspace: workspaceLine(r.Workspace),
 		Took: Duration(r.Duration), Exit: exit, ExitClass: map[color]string{green: "ok", red: "bad", yellow: "warn"}[c],
 		Build: safetext.String(r.Build, 100),

@@ -21,6 +21,13 @@ func served(t testing.TB, q Queue) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	run(t, s)
+	return s
+}
+
+// run serves until the test ends.
+func run(t testing.TB, s *Server) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
@@ -30,7 +37,6 @@ func served(t testing.TB, q Queue) *Server {
 			t.Error(err)
 		}
 	})
-	return s
 }
 
 var wide = browsertest.View{Width: 1280, Height: 800}
@@ -333,6 +339,10 @@ func TestPage(t *testing.T) {
 		}
 		_ = one
 	})
+
+	t.Run("issues", func(t *testing.T) { useIssues(t, b) })
+
+	t.Run("hostile issues", func(t *testing.T) { useHostileIssues(t, b) })
 
 	t.Run("another site", func(t *testing.T) { otherSite(t, b) })
 }

@@ -251,8 +251,8 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v vie
 		One                         *shownProposal
 		Next                        *rowOut
 		Done                        bool
-		Whole                       string
-	}{list: s.listed(now, in, a), Base: in.path, Version: strconv.Itoa(now.version), Query: a.query, Wrong: v.says, Problems: now.skipped, Done: q.Get("done") != ""}
+		Whole, Issues               string
+	}{Issues: s.issues.link(r.Context()), list: s.listed(now, in, a), Base: in.path, Version: strconv.Itoa(now.version), Query: a.query, Wrong: v.says, Problems: now.skipped, Done: q.Get("done") != ""}
 	if now.failed != "" {
 		out.Wrong = "The queue can't be read, so this may be old: " + now.failed
 	}

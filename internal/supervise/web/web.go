@@ -11,7 +11,9 @@
 //   - Another user of this machine gets no byte: the kernel tells who has the other
 //     end of a connection.
 //   - A proposal is text. No part of it becomes an element, an attribute or a script, and
-//     page.js is the only script.
+//     page.js is the only script. The same holds for an issue, with issues.js; a link to the
+//     forge names its host.
+//   - A receipt has its own script, in a sandbox that can't reach the rest.
 //   - The size and the slowness of one client's requests are bounded.
 //
 // It does not protect from other programs of the same user, nor from root.
@@ -56,6 +58,8 @@ type Queue interface {
 // Options configure a [Server].
 type Options struct {
 	Queue Queue
+	// Issues are shown beside the queue. nil means that there are none.
+	Issues Issues
 	// Port is the port on 127.0.0.1. 0 means any free one.
 	Port int
 	// Log gets the refused requests, with visible text. nil logs nothing.
@@ -84,6 +88,7 @@ type Server struct {
 	host     string // 127.0.0.1:port, the only Host that is served
 	origin   string
 	sessions sessionStore
+	issues   issueReader
 	stop     chan struct{} // closed when Serve ends
 
 	mu      sync.Mutex
@@ -112,6 +117,7 @@ func Listen(o Options) (*Server, error) {
 	s := &Server{
 		queue: o.Queue, log: o.Log, ln: ln, host: ln.Addr().String(), stop: make(chan struct{}),
 		sessions: sessionStore{now: time.Now, sessions: map[string]*session{}},
+		issues:   issueReader{from: o.Issues, every: issuesFor},
 		changed:  make(chan struct{}),
 	}
 	if s.log == nil {
@@ -218,8 +224,9 @@ func (s *Server) state() (state, <-chan struct{}) {
 var files embed.FS
 
 var (
-	pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/page.html")) })
-	loneTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/lone.html")) })
+	pageTemplate   = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/page.html")) })
+	issuesTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/issues.html")) })
+	loneTemplate   = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/lone.html")) })
 )
 
 // policy lets a page use its own style, script, image and forms, and nothing else.
@@ -278,7 +285,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case rest == "events":
 		s.events(w, r, in)
 		return
-	case rest == "page.css", rest == "page.js", rest == "icon.svg":
+	case s.issues.from != nil && (rest == "issues" || strings.HasPrefix(rest, "issues/")):
+		s.issuePages(w, r, in, strings.TrimPrefix(rest, "issues"))
+		return
+	case rest == "page.css", rest == "page.js", rest == "issues.js", rest == "icon.svg":
 		s.file(w, rest)
 		return
 	default:
@@ -345,7 +355,7 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, token string) {
 	s.lone(w, http.StatusOK, "Welcome.", in.path)
 }
 
-var types = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
+var types = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "issues.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
 
 func (s *Server) file(w http.ResponseWriter, name string) {
 	b, err := files.ReadFile("page/" + name)
@@ -361,6 +371,15 @@ func (s *Server) file(w http.ResponseWriter, name string) {
 
 // events streams the versions of the list: one line for each change of the queue.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, in *session) {
+	s.stream(w, r, in, beat, func() (string, <-chan struct{}) {
+		now, changed := s.state()
+		return strconv.Itoa(now.version), changed
+	})
+}
+
+// stream writes a version whenever there is another, and a sign of life in each interval. It
+// asks for the version when the channel is closed, and in each interval.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, in *session, every time.Duration, version func() (string, <-chan struct{})) {
 	if !s.sessions.beginStream(in) {
 		s.refuse(w, r, http.StatusTooManyRequests, "too many pages of this browser are open")
 		return
@@ -369,15 +388,15 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, in *session) {
 	c := http.NewResponseController(w)
 	c.SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", "text/event-stream")
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
-	last := -1
+	last := ""
 	for s.sessions.alive(in) {
-		now, changed := s.state()
+		now, changed := version()
 		c.SetWriteDeadline(time.Now().Add(beat))
 		line := ": still here\n\n"
-		if now.version != last {
-			line, last = fmt.Sprintf("data: %d\n\n", now.version), now.version
+		if now != last {
+			line, last = "data: "+now+"\n\n", now
 		}
 		if _, err := w.Write([]byte(line)); err != nil || c.Flush() != nil {
 			return
