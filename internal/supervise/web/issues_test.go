@@ -88,7 +88,7 @@ func threeIssues() *someIssues {
 				Warnings: []string{"comment 4 has hidden text"},
 				Turns: []Turn{
 					{Number: 1, For: []string{"the issue by ada"}, Began: began, Ended: began.Add(time.Hour), Outcome: "passed", Commit: "0123abcd", Verdict: "v-87", Work: "w1", Tokens: 1000000, Operations: 4, Refused: 1, Runs: []string{"run-1", "run-2"}},
-					{Number: 2, For: []string{"comment 5 by bo"}, Began: began.Add(2 * time.Hour), Outcome: "passed", Summary: "The test was wrong.\nIt is right now.", Tokens: 234567, Runs: []string{"run-3"}},
+					{Number: 2, For: []string{"comment 5 by bo"}, Began: began.Add(2 * time.Hour), Ended: began.Add(3 * time.Hour), Outcome: "passed", Summary: "The test was wrong.\nIt is right now.", Tokens: 234567, Runs: []string{"run-3"}},
 				},
 			},
 			{Name: "acme/web#8", Title: "Write docs", URL: "https://git.example.org/acme/web/issues/8", State: "waiting", Waits: "nobody is assigned"},
