@@ -68,7 +68,7 @@ func TestSuperviseIssues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := runs.Create(t.Context(), store.Spec{Kind: store.KindRun, Workspace: store.Workspace{Path: store.Path(t.TempDir())}, Mode: store.Overlay, Command: []string{"go", "test", "<b>./...</b>"}})
+	run, err := runs.Create(t.Context(), store.Spec{Kind: store.KindRun, Workspace: store.Workspace{Path: store.Raw(t.TempDir())}, Mode: store.Overlay, Command: []string{"go", "test", "<b>./...</b>"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +108,7 @@ func TestSuperviseIssues(t *testing.T) {
 // lookAtIssues goes from the list to a receipt.
 func lookAtIssues(t *testing.T, i web.Issues) {
 	b := browsertest.Start(t)
-	var q web.Queue = &supervisetest.Queue{}
-	s, err := web.Listen(web.Options{Queue: q, Issues: i})
+	s, err := web.Listen(web.Options{Queue: &supervisetest.Queue{}, Issues: i})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,12 +125,13 @@ func lookAtIssues(t *testing.T, i web.Issues) {
 	p.Until(`location.pathname.startsWith("/s/") && document.querySelector("#issues")`)
 	p.Loads(func() { p.Click("#issues") })
 	p.Loads(func() { p.Click("#issues tbody a") })
+	p.Until(`document.querySelector("#live:not([hidden]):not(.off)")`)
 	p.Screenshot("supervise-issue", false)
 	p.Loads(func() { p.Click(".runs a") })
-	p.Screenshot("supervise-receipt", false)
 	// A style of the receipt is in force, and its text is text.
 	if got := browsertest.Eval[[]string](p, `[document.querySelector("h1").textContent, getComputedStyle(document.querySelector(".skip")).position, origin]`); len(got) != 3 || !strings.Contains(got[0], "<b>./...</b>") || got[1] == "static" || got[2] != "null" {
 		t.Errorf("the receipt: %q", got)
 	}
+	p.Screenshot("supervise-receipt", false)
 	p.Quiet(func(string) bool { return true })
 }

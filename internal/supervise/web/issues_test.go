@@ -347,10 +347,10 @@ func useIssues(t *testing.T, b *browsertest.Browser) {
 			}
 		}
 		p.Loads(func() { p.Click(".runs a") })
-		p.Screenshot(name+"-receipt", false)
 		if got := browsertest.Eval[[]string](p, `[document.querySelector("h1").textContent, document.getElementById("did").textContent, getComputedStyle(document.querySelector("h1")).color, origin]`); !slices.Equal(got, []string{"go test ./...", "the script ran", "rgb(1, 2, 3)", "null"}) {
 			t.Errorf("the receipt: %q", got)
 		}
+		p.Screenshot(name+"-receipt", false)
 		p.Loads(func() { browsertest.Eval[any](p, `history.back()`) })
 		p.Until(`document.querySelector("#back") && document.querySelector("#live:not([hidden]):not(.off)")`)
 		p.Loads(func() { p.Click("#back") })
