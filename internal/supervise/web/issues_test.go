@@ -88,7 +88,7 @@ func threeIssues() *someIssues {
 				Warnings: []string{"comment 4 has hidden text"},
 				Turns: []Turn{
 					{Number: 1, For: []string{"the issue by ada"}, Began: began, Ended: began.Add(time.Hour), Outcome: "passed", Commit: "0123abcd", Verdict: "v-87", Work: "w1", Tokens: 1000000, Operations: 4, Refused: 1, Runs: []string{"run-1", "run-2"}},
-					{Number: 2, For: []string{"comment 5 by bo"}, Began: began.Add(2 * time.Hour), Outcome: "passed", Summary: "The test was wrong.\nIt is right now.", Tokens: 234567, Runs: []string{"run-3"}},
+					{Number: 2, For: []string{"comment 5 by bo"}, Began: began.Add(2 * time.Hour), Ended: began.Add(3 * time.Hour), Outcome: "passed", Summary: "The test was wrong.\nIt is right now.", Tokens: 234567, Runs: []string{"run-3"}},
 				},
 			},
 			{Name: "acme/web#8", Title: "Write docs", URL: "https://git.example.org/acme/web/issues/8", State: "waiting", Waits: "nobody is assigned"},
@@ -347,10 +347,10 @@ func useIssues(t *testing.T, b *browsertest.Browser) {
 			}
 		}
 		p.Loads(func() { p.Click(".runs a") })
-		p.Screenshot(name+"-receipt", false)
 		if got := browsertest.Eval[[]string](p, `[document.querySelector("h1").textContent, document.getElementById("did").textContent, getComputedStyle(document.querySelector("h1")).color, origin]`); !slices.Equal(got, []string{"go test ./...", "the script ran", "rgb(1, 2, 3)", "null"}) {
 			t.Errorf("the receipt: %q", got)
 		}
+		p.Screenshot(name+"-receipt", false)
 		p.Loads(func() { browsertest.Eval[any](p, `history.back()`) })
 		p.Until(`document.querySelector("#back") && document.querySelector("#live:not([hidden]):not(.off)")`)
 		p.Loads(func() { p.Click("#back") })
