@@ -25,6 +25,7 @@ import (
 	"github.com/carboy/carboy/internal/issues"
 	"github.com/carboy/carboy/internal/orchestrate"
 	"github.com/carboy/carboy/internal/orchestrate/bottlework"
+	"github.com/carboy/carboy/internal/provenance"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
@@ -218,27 +219,63 @@ func TestIssueTurns(t *testing.T) {
 	w.tidy("")
 }
 
-// sealed seals the provenance of two turns.
+// sealed seals the provenance of two turns after their merge, and of a commit that upstream
+// does not have.
 func (w *issueWorld) sealed(turns ...*orchestrate.TurnResult) {
 	w.t.Helper()
+	gittest.Git(w.t, w.clone, "fetch", "-q", "origin")
+	gittest.Git(w.t, w.clone, "checkout", "-q", "--detach", "origin/main")
+	gittest.Git(w.t, w.clone, "merge", "-q", "--no-ff", "-m", "merge", "origin/"+issueBranch)
+	gittest.Git(w.t, w.clone, "push", "-q", "origin", "HEAD:refs/heads/main")
+	merged := w.git("rev-parse", "main")
+	w.person("main", map[string]string{"later": "of main\n"})
 	m := orchestrate.Merge{
-		Issue: issueKey, Pull: 12, URL: "https://git.example.org/org/app/pulls/12", Base: "main", Branch: issueBranch, Head: turns[1].Commit, Commit: turns[1].Commit,
+		Issue: issueKey, Pull: 12, URL: "https://git.example.org/org/app/pulls/12", Base: "main", Branch: issueBranch, Head: turns[1].Commit, Commit: merged,
 		Agent: "a", Bottles: []string{"dev"}, Slug: turns[0].Slug, Turns: []orchestrate.TurnResult{*turns[0], *turns[1]}, Merged: time.Now(),
 	}
 	digest, err := w.b.Seal(context.Background(), m)
 	if err != nil || len(digest) != 64 {
 		w.t.Fatalf("%q %v", digest, err)
 	}
-	if again, err := w.b.Seal(context.Background(), m); err != nil || again != digest {
+	w.tidy(turns[1].Slug)
+	// The forge tells other things later; the record stays as it is.
+	later := m
+	later.Merged, later.Reviews = m.Merged.Add(time.Hour), []orchestrate.Review{{By: "ada", State: "approved"}}
+	if again, err := w.b.Seal(context.Background(), later); err != nil || again != digest {
 		w.t.Errorf("%q %v", again, err)
 	}
-	text, err := os.ReadFile(filepath.Join(w.c.host.StateDir(), "provenance/org/app", m.Commit+".json"))
-	var e struct{ Payload []byte }
-	if err == nil {
-		err = json.Unmarshal(text, &e)
+	later.Pull++
+	if _, err := w.b.Seal(context.Background(), later); !errors.Is(err, provenance.ErrOther) {
+		w.t.Errorf("another pull request of the same commit: %v", err)
 	}
-	if err != nil || !bytes.Contains(e.Payload, []byte(turns[0].Digest)) || bytes.Count(e.Payload, []byte(`"receipt_sha256":`)) != len(turns[0].Runs)+len(turns[1].Runs) {
-		w.t.Errorf("%v %s", err, e.Payload)
+	read := func(commit string) *provenance.Report {
+		r, err := w.c.VerifyProvenance(context.Background(), provenance.VerifyOptions{Commit: commit, WorkTree: w.clone})
+		if err != nil || r.Record == nil {
+			w.t.Fatalf("%+v %v", r, err)
+		}
+		return r
+	}
+	r := read(merged)
+	runs := 0
+	for _, t := range r.Record.Turns {
+		for _, x := range t.Runs {
+			if x.ReceiptSHA256 != "" {
+				runs++
+			}
+		}
+	}
+	if f := r.Record; f.Tree != w.git("rev-parse", merged+"^{tree}") || f.Forge != "https://git.example.org" || f.Backend == "" || f.Turns[0].VerdictSHA256 != turns[0].Digest || runs != len(turns[0].Runs)+len(turns[1].Runs) {
+		w.t.Errorf("%+v", f)
+	}
+	if said := fmt.Sprint(r.Sources.Observed); !strings.Contains(said, "the tree of commit "+merged) {
+		w.t.Error(said)
+	}
+	m.Pull, m.Commit = 13, strings.Repeat("1", 40)
+	if _, err := w.b.Seal(context.Background(), m); err != nil {
+		w.t.Fatal(err)
+	}
+	if r := read(m.Commit); r.Record.Tree != "" || !strings.Contains(fmt.Sprint(r.Sources.Not), "carboy did not read it") {
+		w.t.Errorf("%+v %+v", r.Record, r.Sources)
 	}
 }
 

@@ -5,8 +5,9 @@
 //
 //   - Any number of the one repository can be read; only the threads of its [Scope] are
 //     written to. For another one nothing is sent, and the operation is recorded.
-//   - What is posted was scanned first, says at its top that an agent wrote it, shows all
-//     its text, and refers to no issue outside the scope, so that it closes none.
+//   - What is posted was scanned first, also by the bottle's run ([Service.Guard]). It says at
+//     its top that an agent wrote it, shows all its text, and refers to no issue outside the
+//     scope, so that it closes none.
 //   - The same text is posted once to a thread, however often the agent asks.
 //   - The agent is told neither the forge's address nor its own words about a failure.
 //   - Calls, writes and texts are bounded, and so is the time of a call.

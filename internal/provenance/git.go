@@ -10,6 +10,7 @@ import (
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 // gitTimeout bounds one call of git.
@@ -48,6 +49,29 @@ func (v *verification) git(ctx context.Context) error {
 		v.r.say("git", Holds, "%s has the commit, with the tree that the record names", dir)
 	}
 	return nil
+}
+
+// ReadTree returns the name of the tree of a commit, read from the object that the repository
+// at dir has for the commit's full name. It is an error if the repository has none, or
+// another object under that name. The repository may be hostile.
+func ReadTree(ctx context.Context, dir, commit string) (string, error) {
+	if !isCommit(commit) {
+		return "", fmt.Errorf("%q is no full name of a commit", safetext.String(commit, 80))
+	}
+	body, err := readCommit(ctx, dir, commit)
+	switch {
+	case err != nil:
+		return "", err
+	case body == nil:
+		return "", fmt.Errorf("%s does not have commit %s", dir, commit)
+	case gitobject.Name("commit", body, len(commit)) != commit:
+		return "", fmt.Errorf("the object that %s has as commit %s is another one", dir, commit)
+	}
+	tree := gitobject.ParseCommit(body).Tree
+	if !isCommit(tree) || len(tree) != len(commit) {
+		return "", fmt.Errorf("commit %s names no tree", commit)
+	}
+	return tree, nil
 }
 
 // readCommit returns the object that a repository has for a commit's full name, nil if it has

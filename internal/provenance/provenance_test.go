@@ -253,6 +253,17 @@ func TestSealedOnce(t *testing.T) {
 		}
 	}
 	again(nil)
+	if f, err := p.Sealed(t.Context(), "acme", "app", merged); err != nil || f == nil || f.Pull != 9 || p.seal(f) != digest {
+		t.Errorf("the sealed facts: %+v %v", f, err)
+	}
+	for _, x := range []name{{"acme", "app", other}, {"acme", "other", merged}, {"acme", "app", "HEAD"}} {
+		if f, err := p.Sealed(t.Context(), x.owner, x.repo, x.commit); err != nil || f != nil {
+			t.Errorf("%v: %+v %v", x, f, err)
+		}
+	}
+	if f, err := p.Sealed(t.Context(), "..", "app", merged); err == nil {
+		t.Errorf("%+v", f)
+	}
 	records, err := p.records(t.Context())
 	if err != nil || len(records) != 1 || len(records[name{"acme", "app", merged}].sum) != 1 {
 		t.Fatal(records, err)
@@ -954,6 +965,11 @@ func TestWorkTree(t *testing.T) {
 			}
 		})
 	}
+	for in, want := range map[[2]string]string{{dir, commit}: tree, {dir, second}: tree, {empty, commit}: "", {dir, tree}: "", {dir, "HEAD"}: "", {t.TempDir(), commit}: ""} {
+		if got, err := ReadTree(t.Context(), in[0], in[1]); got != want || (err == nil) != (want != "") {
+			t.Errorf("%v: %q %v, want %q", in, got, err, want)
+		}
+	}
 	t.Run("a forged object", func(t *testing.T) {
 		p := newPlace(t)
 		f := facts()
@@ -969,6 +985,9 @@ func TestWorkTree(t *testing.T) {
 		}
 		if r := p.verify(VerifyOptions{Commit: commit, WorkTree: dir}); r.of("git").Result == Holds {
 			t.Errorf("%+v", r.Checks)
+		}
+		if got, err := ReadTree(t.Context(), dir, commit); err == nil {
+			t.Error(got)
 		}
 	})
 }

@@ -93,19 +93,8 @@ func (s *Store) Seal(ctx context.Context, facts *Facts, o SealOptions) (digest s
 // envelope returns the signed record of f and the statement in it: the one that is there, if
 // it has the same facts, or a fresh one.
 func (s *Store) envelope(ctx context.Context, n name, f *Facts, build string) (file, statement []byte, fresh bool, err error) {
-	file, err = s.read(n, suffix)
+	file, statement, p, err := s.kept(ctx, n)
 	if err == nil {
-		key, err := s.key()
-		if err != nil {
-			return nil, nil, false, err
-		}
-		if statement, err = openEnvelope(ctx, file, key); err != nil {
-			return nil, nil, false, fmt.Errorf("%w: %s: %w", ErrOther, s.file(n, suffix), err)
-		}
-		p, err := parse(statement)
-		if err != nil {
-			return nil, nil, false, fmt.Errorf("%w: %s: %w", ErrOther, s.file(n, suffix), err)
-		}
 		was, err := encode(p.facts)
 		if err != nil {
 			return nil, nil, false, err
@@ -134,6 +123,41 @@ func (s *Store) envelope(ctx context.Context, n name, f *Facts, build string) (f
 	}
 	file, err = encode(e)
 	return file, statement, true, err
+}
+
+// kept returns the record that is there, its statement and what that says. The error is
+// fs.ErrNotExist if there is none, and ErrOther if this user's key did not sign it.
+func (s *Store) kept(ctx context.Context, n name) (file, statement []byte, p *parsed, err error) {
+	if file, err = s.read(n, suffix); err != nil {
+		return nil, nil, nil, err
+	}
+	key, err := s.key()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if statement, err = openEnvelope(ctx, file, key); err == nil {
+		p, err = parse(statement)
+	}
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("%w: %s: %w", ErrOther, s.file(n, suffix), err)
+	}
+	return file, statement, p, nil
+}
+
+// Sealed returns the facts that were sealed for a commit, nil if none were. Sealing them
+// again completes what a crash cut off. A file that this user's key did not sign is ErrOther.
+func (s *Store) Sealed(ctx context.Context, owner, repo, commit string) (*Facts, error) {
+	if err := checkRepo(owner, repo); err != nil || !isCommit(commit) {
+		return nil, err // Seal refuses the commit, and says why
+	}
+	_, _, p, err := s.kept(ctx, name{owner, repo, commit})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.facts, nil
 }
 
 // bundle writes the statement in Sigstore's format, unless that is there.

@@ -135,24 +135,33 @@ func (b *Bottles) Conflicts(ctx context.Context, t orchestrate.Turn) (bool, erro
 		if u.at == "" || u.at == u.tip {
 			return nil
 		}
-		st, err := readState(dir)
-		if err != nil {
+		return u.in(ctx, dir, func(top string) (err error) {
+			conflicts, err = tryMerge(ctx, top, u.tip, u.at)
 			return err
-		}
-		top := filepath.Join(dir, repoDir)
-		if st == nil { // the bottle and its workspace were destroyed
-			top = filepath.Join(dir, triedDir)
-			defer fault.RemoveTree(top)
-			if err := u.clone(ctx, top); err != nil {
-				return err
-			}
-		} else if err := u.update(ctx, dir, st); err != nil {
-			return err
-		}
-		conflicts, err = tryMerge(ctx, top, u.tip, u.at)
-		return err
+		})
 	})
 	return conflicts, err
+}
+
+// in calls f with a repository that has the commits of the base and the branch: the issue's
+// workspace, or a clone that is removed again.
+func (u *upstream) in(ctx context.Context, dir string, f func(top string) error) error {
+	st, err := readState(dir)
+	if err != nil {
+		return err
+	}
+	top := filepath.Join(dir, repoDir)
+	if st == nil { // the bottle and its workspace were destroyed
+		top = filepath.Join(dir, triedDir)
+		defer fault.RemoveTree(top)
+		err = u.clone(ctx, top)
+	} else {
+		err = u.update(ctx, dir, st)
+	}
+	if err != nil {
+		return err
+	}
+	return f(top)
 }
 
 // tryMerge reports whether two commits conflict.

@@ -72,9 +72,12 @@ func (b *byRepository) Destroy(ctx context.Context, k issues.Key, slug string) e
 }
 
 func (b *byRepository) Seal(ctx context.Context, m orchestrate.Merge) (string, error) {
-	_, to, err := b.find(m.Issue)
+	r, to, err := b.find(m.Issue)
 	if err != nil {
 		return "", err
+	}
+	if len(m.Bottles) == 0 {
+		m.Bottles = r.Bottles
 	}
 	return to.Seal(ctx, m)
 }

@@ -73,6 +73,7 @@ func (w *worker) Destroy(_ context.Context, _ issues.Key, slug string) error {
 // served is a running serve.
 type served struct {
 	t      *testing.T
+	forge  *forgetest.Server
 	o      Options
 	repo   *forgetest.Repo
 	worker *worker
@@ -94,7 +95,7 @@ func freePort(t *testing.T) string {
 func newServed(t *testing.T, more string) *served {
 	t.Helper()
 	f := forgetest.New(t)
-	s := &served{t: t, repo: f.Repo("org/app"), addr: freePort(t)}
+	s := &served{t: t, forge: f, repo: f.Repo("org/app"), addr: freePort(t)}
 	f.Member("ada", true)
 	s.worker = &worker{repo: s.repo, begun: make(chan struct{}, 100)}
 	text := fmt.Sprintf("forge: {provider: gitea, api: '%s', login: %s}\norganisation: bots\nrepositories: {org/app: {agents: [coder], bottles: [node]}}\ntokens: {service: {env: A}, shipper: {env: B}, orchestrator: {env: C}}\npoll: 10s\nwebhooks: {listen: '%s', secret: {env: HOOK}}\n%s", f.API, forgetest.Robot, s.addr, more)
@@ -301,6 +302,30 @@ func TestAgentsOfARepository(t *testing.T) {
 	d, err := orchestrate.Describe(t.Context(), StateDir(s.o.State), issues.Key{Owner: "org", Repo: "app", Number: 1})
 	if err != nil || len(d.Turns) == 0 || !strings.Contains(d.Turns[0].Why, "may not name the agent") {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestAnotherRepository: a repository that takes the name of a renamed one gets nothing of
+// what was begun in that one, and the status says why.
+func TestAnotherRepository(t *testing.T) {
+	s := newServed(t, "")
+	s.start()
+	s.issue("carboy:coder")
+	s.hook("d1", hookKey)
+	s.until("with a pull request", func(i orchestrate.IssueStatus) bool { return i.State == "frozen" && i.PullURL != "" })
+	s.forge.Rename(s.repo, "org/moved")
+	other := s.forge.Repo("org/app")
+	other.Issue("ada", "Another", "Of another repository.", []string{"carboy:coder"}, []string{"ada"})
+	other.Comment(1, "ada", "Please go on.")
+	s.hook("d2", hookKey)
+	s.until("stopped, with the reason", func(i orchestrate.IssueStatus) bool {
+		return i.Failure != nil && strings.Contains(i.Failure.Error, "is another repository now")
+	})
+	s.worker.mu.Lock()
+	turns := len(s.worker.turns)
+	s.worker.mu.Unlock()
+	if turns != 1 || len(other.Pulls()) != 0 || len(other.Pushes()) != 0 || len(other.Comments(1)) != 1 || len(other.Statuses()) != 0 {
+		t.Errorf("%d turns, pull requests %v, comments %v", turns, other.Pulls(), other.Comments(1))
 	}
 }
 
