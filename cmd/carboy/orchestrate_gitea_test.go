@@ -509,12 +509,9 @@ func TestIssueOnGitea(t *testing.T) {
 		t.Fatalf("serve said:\n%s", w.said)
 	}
 
-	kills, each := 6, 3
-	switch {
-	case testenv.Exhaustive():
+	kills, each := 2, 2
+	if testenv.Exhaustive() {
 		kills, each = 100, 5
-	case testing.Short():
-		kills, each = 2, 2
 	}
 	for life := 1; kills > 0; life++ {
 		here := map[int]int{} // kills by stage: an attempt at the gate may be lost twice, not three times
