@@ -101,8 +101,8 @@ func pageIssue(i orchestrate.IssueStatus) web.Issue {
 }
 
 // Receipt returns the page that carboy receipt --html writes.
-func (p pageIssues) Receipt(ctx context.Context, run string) (web.Receipt, error) {
-	id, err := store.ParseID(run)
+func (p pageIssues) Receipt(ctx context.Context, name string) (web.Receipt, error) {
+	id, err := store.ParseID(name)
 	if err != nil {
 		return web.Receipt{}, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
