@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -164,7 +165,10 @@ func OpenReadOnly(ctx context.Context, path string) (*Table, error) {
 	}
 	var version int
 	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
-	if err == nil && version != len(migrations) {
+	switch {
+	case err == nil && version == 0: // the process that makes the file has not filled it yet
+		err = fs.ErrNotExist
+	case err == nil && version != len(migrations):
 		err = fmt.Errorf("its version is %d, and this program reads %d: start the carboy that uses it with this version first", version, len(migrations))
 	}
 	if err != nil {

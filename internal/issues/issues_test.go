@@ -536,3 +536,16 @@ func TestFirstVersion(t *testing.T) {
 		t.Errorf("%+v, %v, %v", r, ok, err)
 	}
 }
+
+// TestOpenBeforeItIsFilled: a file that is made and not filled yet is no table.
+func TestOpenBeforeItIsFilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "issues.db")
+	db, err := sqlite.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := OpenReadOnly(t.Context(), path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before: %v", err)
+	}
+}
