@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -77,27 +76,9 @@ type issueWorld struct {
 	state    string // of orchestrate
 	serving  *exec.Cmd
 	ended    chan struct{}
-	said     *shared
+	said     *quietBuffer
 	random   *rand.Rand
 	lastTime time.Time
-}
-
-// shared takes what serve prints.
-type shared struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *shared) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *shared) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 const (
@@ -228,7 +209,7 @@ func (w *issueWorld) start() {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	w.said = &shared{}
+	w.said = &quietBuffer{}
 	cmd.Stdout, cmd.Stderr = w.said, w.said
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {

@@ -25,7 +25,7 @@ const (
 	me        = "robot"
 	headSHA   = "1111111111111111111111111111111111111111"
 	oldSHA    = "2222222222222222222222222222222222222222"
-	// treeSHA is what git calls the tree that the fake of Gitea has.
+	// treeSHA names the tree in the fake of Gitea, as git computes it.
 	treeSHA = "889ebd97602c7892ef081864af0cadee4936a657"
 )
 

@@ -239,7 +239,7 @@ type Protection struct {
 	// merge into it.
 	MayPush, MayMerge *bool
 	// Mergers are the users and teams who alone may merge. nil: all who may write, or unknown.
-	// MergerTeams are those of them that are teams.
+	// MergerTeams holds the teams among them.
 	Mergers     []string
 	MergerTeams []string
 	Approvals   int // how many a merge needs

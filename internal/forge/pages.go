@@ -30,7 +30,7 @@ type left struct {
 // that a smaller page begins where a larger one did.
 var sizes = [...]int{1, 5, 25, 50, 100}
 
-// walker is where a walk is in a list.
+// walker holds the position of a walk through a list.
 type walker struct {
 	at   int // how many entries there are before the next page
 	size int // of the next page

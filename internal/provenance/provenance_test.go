@@ -115,7 +115,7 @@ func (p *place) verify(o VerifyOptions) *Report {
 	return r
 }
 
-// file is where the record of merged is.
+// file returns the path of the record of merged.
 func (p *place) file() string {
 	return filepath.Join(p.state, "provenance", "acme", "app", merged+".json")
 }

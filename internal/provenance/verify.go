@@ -49,7 +49,7 @@ func ValidCommit(s string) bool {
 	return len(commit) >= 4 && len(commit) <= 64 && strings.Trim(commit, hexDigits) == "" && i > 0 && checkRepo(path[:i], path[i+1:]) == nil
 }
 
-// Result is how a check of a record ended. The zero Result is not valid.
+// Result names the outcome of a check of a record. The zero Result is not valid.
 type Result string
 
 // The results.

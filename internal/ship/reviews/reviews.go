@@ -39,7 +39,7 @@ import (
 const (
 	maxReviews = 1000     // of one pull request; more are an error
 	maxBody    = 64 << 10 // bytes of a review; a longer one does not count
-	// slack is how much a forge's clock may differ from this machine's.
+	// slack bounds the difference between a forge's clock and this machine's.
 	slack = 5 * time.Minute
 )
 
@@ -100,7 +100,7 @@ func Open(r *hosts.Reviews, env func(string) string) (Forge, error) {
 	return forge.Open(forge.Options{Provider: r.Forge, API: r.API, Token: secret.NewString(token)})
 }
 
-// Told is what a forge told of a pull request at one time.
+// Told holds the answers of a forge about a pull request at one time.
 type Told struct {
 	Robot      string // the login of carboy's token
 	Pull       forge.PullRequest

@@ -22,8 +22,8 @@ import (
 // of its own, which its policy names by their hashes. It is therefore shown in a sandbox: its
 // origin is none, and it can neither read the other pages nor send a form.
 
-// Issues is what the page reads of the issues that carboy works on. Several goroutines call
-// it. Texts and addresses may be anybody's: the page bounds and escapes them.
+// Issues reads the issues that carboy works on, for the page. Several goroutines call it.
+// Texts and addresses may be anybody's: the page bounds and escapes them.
 type Issues interface {
 	// List returns all issues, those that live first.
 	List(context.Context) (IssueList, error)
