@@ -32,7 +32,7 @@ import (
 const (
 	mib = 1 << 20
 	// patience bounds one bottle's run; only a run that hangs reaches it.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 )
 
 // lab imitates a user's machine: with a state of its own, a workspace, planted things

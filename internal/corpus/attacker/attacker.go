@@ -300,7 +300,7 @@ func attackAll(in io.Reader, out io.Writer) error {
 
 // patience bounds an attack. An attack that hangs counts as neither made nor refused, and
 // must not stop later ones.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 func (a *Attack) attack(w *World) Result {
 	r := Result{ID: a.ID, Tries: 1}
