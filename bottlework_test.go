@@ -1,7 +1,6 @@
 package carboy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,41 +36,8 @@ import (
 type issueWorld struct {
 	*gitWorld
 	b     *bottlework.Bottles
-	out   lockedBuffer
+	out   testenv.Buffer
 	clone string // of a person
-}
-
-// lockedBuffer takes what many goroutines write.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	b    bytes.Buffer
-	want string
-	seen chan struct{} // closed when want was written
-}
-
-// await returns a channel that is closed when text was written.
-func (l *lockedBuffer) await(text string) <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.want, l.seen = text, make(chan struct{})
-	return l.seen
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, err := l.b.Write(p)
-	if l.want != "" && strings.Contains(l.b.String(), l.want) {
-		l.want = ""
-		close(l.seen)
-	}
-	return n, err
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 const issueBranch = "carboy/7-answer"
@@ -387,7 +353,7 @@ func TestIssueTurnCalledOff(t *testing.T) {
 echo x >begun; echo now; sleep 1000`)
 	var slug string
 	turn.OnBottle = func(s string) { slug = s }
-	done, now := make(chan struct{}), w.out.await("now\n")
+	done, now := make(chan struct{}), w.out.Await("now\n")
 	go func() { // ends with the turn at the latest
 		defer cancel()
 		select {
@@ -567,7 +533,7 @@ call post_comment '{"number":8,"body":"elsewhere"}'; call signal_done '{"status"
 		return in
 	}
 	before := inside(said)
-	w.out.b.Reset()
+	w.out.Reset()
 	without := aTurn("7-1", "", script+`call read_issue '{"number":7}'; tr '\0' '\n' </proc/$$/cmdline >prompt; cksum <prompt`)
 	w.passed(without)
 	if after := inside(w.out.String()); before == "" || after != before {
@@ -690,7 +656,7 @@ func (w *issueWorld) killed(id, slug, script string, at <-chan struct{}) {
 	}
 	victim := exec.Command("/proc/self/exe")
 	victim.Env = append(os.Environ(), issueVictimEnv+"="+file)
-	var said lockedBuffer
+	var said testenv.Buffer
 	victim.Stdout, victim.Stderr = &said, &said
 	if err := victim.Start(); err != nil {
 		w.t.Fatal(err)

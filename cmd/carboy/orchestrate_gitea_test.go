@@ -76,7 +76,7 @@ type issueWorld struct {
 	state    string // of orchestrate
 	serving  *exec.Cmd
 	ended    chan struct{}
-	said     *quietBuffer
+	said     *testenv.Buffer
 	random   *rand.Rand
 	lastTime time.Time
 }
@@ -209,7 +209,7 @@ func (w *issueWorld) start() {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	w.said = &quietBuffer{}
+	w.said = &testenv.Buffer{}
 	cmd.Stdout, cmd.Stderr = w.said, w.said
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,31 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/carboy/carboy/internal/forge/forgetest"
 	"github.com/carboy/carboy/internal/orchestrate"
+	"github.com/carboy/carboy/internal/testenv"
 )
-
-// quietBuffer is a buffer that several goroutines write to.
-type quietBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (q *quietBuffer) Write(p []byte) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.b.Write(p)
-}
-
-func (q *quietBuffer) String() string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.b.String()
-}
 
 // orchestrated is an operator's home with a configuration for a forge.
 type orchestrated struct {
@@ -73,8 +54,8 @@ func newOrchestrated(t *testing.T, api string) *orchestrated {
 }
 
 // run runs a command, and returns its code and output.
-func (o *orchestrated) run(ctx context.Context, stderr *quietBuffer, args ...string) (int, string) {
-	var out quietBuffer
+func (o *orchestrated) run(ctx context.Context, stderr *testenv.Buffer, args ...string) (int, string) {
+	var out testenv.Buffer
 	a := newApp(nil, &out, stderr, func(name string) string { return o.env[name] })
 	code := a.run(ctx, args)
 	return code, out.String()
@@ -90,7 +71,7 @@ func TestOrchestrateServe(t *testing.T) {
 	o := newOrchestrated(t, f.API)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var stderr quietBuffer
+	var stderr testenv.Buffer
 	ended := make(chan int, 1)
 	go func() {
 		code, _ := o.run(ctx, &stderr, "orchestrate", "serve")
@@ -107,7 +88,7 @@ func TestOrchestrateServe(t *testing.T) {
 			t.Fatalf("no issue: %s", stderr.String())
 		case <-tick.C:
 		}
-		var quiet quietBuffer
+		var quiet testenv.Buffer
 		code, text := o.run(t.Context(), &quiet, "orchestrate", "status", "--json")
 		if code != 0 {
 			t.Fatalf("status: %d %s", code, quiet.String())
@@ -119,7 +100,7 @@ func TestOrchestrateServe(t *testing.T) {
 	if i := status.Issues[0]; i.Issue != "org/app#1" || i.State != "waiting" || i.Waits != "nobody is assigned" {
 		t.Errorf("%+v", i)
 	}
-	var quiet quietBuffer
+	var quiet testenv.Buffer
 	if code, text := o.run(t.Context(), &quiet, "orchestrate", "status"); code != 0 || !strings.Contains(text, "org/app#1") || !strings.Contains(text, "nobody is assigned") || strings.Contains(text, "\x1b") {
 		t.Errorf("%d %q", code, text)
 	}
@@ -134,7 +115,7 @@ func TestOrchestrateServe(t *testing.T) {
 	if code, _ := o.run(t.Context(), &quiet, "orchestrate", "cancel", "org/app#1"); code != 1 || !strings.Contains(quiet.String(), "there is no record of this issue") {
 		t.Errorf("cancel: %d %s", code, quiet.String())
 	}
-	var second quietBuffer
+	var second testenv.Buffer
 	if code, _ := o.run(t.Context(), &second, "orchestrate", "serve"); code != 1 || !strings.Contains(second.String(), "address already in use") {
 		t.Errorf("a second serve: %d %s", code, second.String())
 	}
@@ -156,7 +137,7 @@ func TestOrchestrateServe(t *testing.T) {
 func TestOrchestrateWatch(t *testing.T) {
 	o := newOrchestrated(t, "http://127.0.0.1:1/api/v1")
 	ctx, cancel := context.WithCancel(t.Context())
-	var out, stderr quietBuffer
+	var out, stderr testenv.Buffer
 	ended := make(chan int, 1)
 	a := newApp(nil, &out, &stderr, func(name string) string { return o.env[name] })
 	go func() { ended <- a.run(ctx, []string{"orchestrate", "status", "--watch", "--json"}) }()

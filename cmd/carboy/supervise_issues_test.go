@@ -17,6 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise/supervisetest"
 	"github.com/carboy/carboy/internal/supervise/web"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // issueTable makes the table of a state directory, with an issue whose first turn had a run.
@@ -48,7 +49,7 @@ func issueTable(t *testing.T, dir, run string) {
 // carboy receipt --html writes, with its script.
 func TestSuperviseIssues(t *testing.T) {
 	o := newOrchestrated(t, "http://127.0.0.1:1/api/v1")
-	var stderr quietBuffer
+	var stderr testenv.Buffer
 	a := newApp(nil, &stderr, &stderr, func(name string) string { return o.env[name] })
 	client, err := a.open(t.Context())
 	if err != nil {

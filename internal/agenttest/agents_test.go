@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -219,7 +218,7 @@ func (a agent) play(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.client.Close() })
-	var out, msg safeBuffer
+	var out, msg testenv.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	began := time.Now()
@@ -394,22 +393,4 @@ func read(t testing.TB, path string) string {
 		t.Error(err)
 	}
 	return string(b)
-}
-
-// safeBuffer is a bytes.Buffer for several goroutines.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

@@ -48,7 +48,7 @@ func TestFreeze(t *testing.T) {
 			h.open(t, server)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			var out, msg safeBuffer
+			var out, msg testenv.Buffer
 			said := func() string { return fmt.Sprintf("it said:\n%.4000s\n%.4000s", out.String(), msg.String()) }
 			begin := func(run func() (*carboy.Started, error)) <-chan error {
 				done := make(chan error, 1)

@@ -54,7 +54,7 @@ func TestIssueNPMAgent(t *testing.T) {
 		h.open(t, server)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		var out safeBuffer
+		var out testenv.Buffer
 		ended := make(chan error, 1)
 		go func() { // ends with ctx
 			ended <- h.client.ServeIssues(ctx, carboy.ServeOptions{Log: slog.New(slog.NewTextHandler(&out, nil)), Output: &out, OnEvent: func(issue string, e carboy.Event) { fmt.Fprintln(&out, "event:", issue, e.Kind, e.Text) }})

@@ -53,7 +53,7 @@ func TestConversationsGoOn(t *testing.T) {
 				return "'" + filepath.Join(dir, "node_modules/.bin", a.bin) + "' " + strings.Join(out, " ")
 			}
 			script := quoted(x.first, one) + " && mkdir /tmp/next && (cd && cp -r --parents " + x.sessions + " /tmp/next) && echo NEXT && HOME=/tmp/next " + quoted(x.next, two)
-			var out, msg safeBuffer
+			var out, msg testenv.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			rec, err := h.client.Run(ctx, carboy.RunOptions{

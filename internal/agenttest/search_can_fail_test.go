@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // TestSearchFinds checks the search itself: it finds a key that is in a bottle, in a
@@ -38,7 +39,7 @@ func TestSearchFinds(t *testing.T) {
 		"memory":   {"k=$(echo " + backwards + " | rev);", "/mem"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out, msg safeBuffer
+			var out, msg testenv.Buffer
 			_, err := h.client.Run(t.Context(), carboy.RunOptions{
 				Command:   []string{guestPath, insideArg, newNeedle(key).String(), newNeedle("MARK=carboy-placeholder-").String(), "/none", "/bin/sh", "-c", c.script + guestPath + " " + askArg},
 				Workspace: h.ws, Env: []string{"MARK=carboy-placeholder-1"}, Stdout: &out, Stderr: &msg,

@@ -82,7 +82,7 @@ func (a agent) session(t *testing.T, dir string, record bool) {
 	routes := filepath.Join(h.base, "routes.yaml")
 	write(t, routes, fmt.Sprintf("routes:\n  - {host: %s, upstream: %q, %s}\n", a.host, server.Addr, route))
 	h.open(t, server)
-	var out, msg safeBuffer
+	var out, msg testenv.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), sessionPatience)
 	defer cancel()
 	inside := "/opt/" + a.name

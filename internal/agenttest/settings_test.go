@@ -86,7 +86,7 @@ func TestSettingsLeftBehind(t *testing.T) {
 				write(t, path, strings.ReplaceAll(text, "HOOK", hook))
 			}
 			h.open(t, server)
-			var out, msg safeBuffer
+			var out, msg testenv.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			started, err := h.client.Start(ctx, carboy.StartOptions{Agent: "fix", Headless: true, Prompt: prompt, Cwd: true, Dir: h.ws, Stdout: &out, Stderr: &msg})

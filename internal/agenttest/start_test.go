@@ -158,7 +158,7 @@ func (h *host) open(t *testing.T, server *Server) {
 // start starts an agent on the workspace, and returns its output.
 func (h *host) start(t *testing.T, o carboy.StartOptions) (s *carboy.Started, out, said string) {
 	t.Helper()
-	var stdout, stderr safeBuffer
+	var stdout, stderr testenv.Buffer
 	o.Cwd, o.Dir, o.Stdout, o.Stderr = true, h.ws, &stdout, &stderr
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

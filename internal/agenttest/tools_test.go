@@ -119,7 +119,7 @@ func (tool everydayTool) try(t testing.TB, h *host, u *upstream, routes, program
 	case strings.HasPrefix(tool.need, "npm:"):
 		script = "export PATH=" + filepath.Dir(program) + ":$PATH\n" + script
 	}
-	var out, msg safeBuffer
+	var out, msg testenv.Buffer
 	rec, err := h.client.Run(t.Context(), carboy.RunOptions{
 		Command: []string{"/bin/sh", "-c", script}, Workspace: h.ws, Routes: routes,
 		Stdout: &out, Stderr: &msg, Mounts: mounts,

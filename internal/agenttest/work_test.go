@@ -59,7 +59,7 @@ func TestWorkByFeedback(t *testing.T) {
 		h.open(t, server)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		var out safeBuffer
+		var out testenv.Buffer
 		asked := []int{0}
 		w, err := h.client.Work(ctx, carboy.WorkOptions{
 			Agent: "fix", Prompt: "Write the right number into the file answer.", Dir: h.ws, Catalog: catalog, Stdout: &out, Stderr: &out,

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,25 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// records is a log that a test reads.
-type records struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (r *records) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.Buffer.Write(b)
-}
-
-func (r *records) text() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.Buffer.String()
-}
-
-func logTo(w *records) *slog.Logger {
+func logTo(w *testenv.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
@@ -602,7 +583,7 @@ func TestCloseThatHangs(t *testing.T) {
 
 // A panic fails its run alone.
 func TestPanic(t *testing.T) {
-	var log records
+	var log testenv.Buffer
 	o := options(storeIn(t), Workflow{Name: "w", Body: Typed(func(r *Run, in string) (int, error) {
 		return Step(r, "s", func(context.Context) (int, error) { panic(in) })
 	})}, waits("waits"))
@@ -613,8 +594,8 @@ func TestPanic(t *testing.T) {
 	}
 	defer shut(t, e)
 	start(t, e, "x", "w", "ouch", Once)
-	if s := await(t, e, "x", Failed); s.Error != "panic: ouch" || !strings.Contains(log.text(), "a workflow panicked") {
-		t.Errorf("%+v: %s", s, log.text())
+	if s := await(t, e, "x", Failed); s.Error != "panic: ouch" || !strings.Contains(log.String(), "a workflow panicked") {
+		t.Errorf("%+v: %s", s, log.String())
 	}
 	start(t, e, "y", "waits", time.Millisecond, Once)
 	await(t, e, "y", Done)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // deeds are the steps that happened.
@@ -113,16 +115,16 @@ func TestChangedBody(t *testing.T) {
 	until(t, e, "old", "waiting", func(s State) bool { return s.Waits == "go" })
 	shut(t, e)
 
-	var log records
+	var log testenv.Buffer
 	o := options(path, edition(&did, "changed"))
 	o.Log = logTo(&log)
 	e, err := Open(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := until(t, e, "old", "stuck, and logged", func(s State) bool { return s.Stuck != "" && strings.Contains(log.text(), "run=old") })
-	if s.Status != Running || !strings.Contains(s.Stuck, "b") || !strings.Contains(log.text(), "level=ERROR") {
-		t.Errorf("%+v: %s", s, log.text())
+	s := until(t, e, "old", "stuck, and logged", func(s State) bool { return s.Stuck != "" && strings.Contains(log.String(), "run=old") })
+	if s.Status != Running || !strings.Contains(s.Stuck, "b") || !strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("%+v: %s", s, log.String())
 	}
 	// What it hears meanwhile is kept; others, which fit, go on.
 	start(t, e, "new", "w", 0, Once)
@@ -156,7 +158,7 @@ func TestChangedBodyCloses(t *testing.T) {
 	shut(t, e)
 
 	o := options(path, edition(&did, "changed"))
-	o.Log = logTo(new(records))
+	o.Log = logTo(new(testenv.Buffer))
 	e, err := Open(ctx, o)
 	if err != nil {
 		t.Fatal(err)

@@ -124,7 +124,7 @@ func TestS3NothingKept(t *testing.T) {
 	testenv.Need(t, "curl", "apt-get install curl")
 	const key, watched = "kV7-the-real-key-Zq81xkLmP04", "wX3-the-watched-one-Rt55yuBnM"
 	k := newKeyed(t, key, watched)
-	var told safeBuffer
+	var told testenv.Buffer
 	with := func(o *carboy.RunOptions) {
 		o.Routes, o.Secrets = k.routes, []string{watchedVariable}
 		o.OnEvent = func(e carboy.Event) { fmt.Fprintf(&told, "%+v\n", e) }
@@ -209,7 +209,7 @@ func TestS3ReloadKept(t *testing.T) {
 	const key, later = "kV7-the-real-key-Zq81xkLmP04", "lG2-the-later-key-Hn63vcXsQ"
 	k := newKeyed(t, key, "wX3-the-watched-one-Rt55yuBnM")
 	k.vars["HOSTILE_LATER"] = later
-	var told safeBuffer
+	var told testenv.Buffer
 	k.reloadOnce("HOSTILE_LATER")
 	x := k.sh(func(o *carboy.RunOptions) {
 		o.Routes = k.routes

@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -139,7 +138,7 @@ func limits() bottle.Limits {
 // run runs a command in a bottle; tune may widen or narrow what it may do.
 func (h *host) run(tune func(*carboy.RunOptions), command ...string) *outcome {
 	h.t.Helper()
-	var out, msg safeBuffer
+	var out, msg testenv.Buffer
 	o := carboy.RunOptions{
 		Command: command, Workspace: h.ws, Limits: limits(), Stdout: &out, Stderr: &msg,
 		Mounts: []string{guestFile + ":" + guestPath + ":ro"},
@@ -205,23 +204,6 @@ func (x *outcome) refused(name string) bool {
 		}
 	}
 	return false
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // contained runs families of the corpus, which users run too with carboy

@@ -6,7 +6,6 @@
 package bottletest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -231,7 +230,7 @@ type proc struct {
 	bottle.Process
 	b        *box
 	stdin    *os.File
-	out, err syncBuffer
+	out, err testenv.Buffer
 	copied   sync.WaitGroup
 }
 
@@ -252,7 +251,7 @@ func (b *box) command(tune func(*bottle.Command), args ...string) (*proc, error)
 	if tune != nil {
 		tune(cmd)
 	}
-	for i, to := range []*syncBuffer{&p.out, &p.err} {
+	for i, to := range []*testenv.Buffer{&p.out, &p.err} {
 		r := ends[2+2*i]
 		p.copied.Add(1)
 		go func() { // ends when the last writer inside is gone
@@ -322,24 +321,6 @@ func (b *box) guestRun(args ...string) string {
 		b.t.Fatalf("guest %.300q ended with %+v: %s%s", args, st, p.out.String(), p.err.String())
 	}
 	return strings.TrimSpace(p.out.String())
-}
-
-// syncBuffer is a buffer that may be read while it is written.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // soon fails the test when f does not return before patience is over.

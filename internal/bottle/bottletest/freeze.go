@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // imageFiles opens the files of an image in dir.
@@ -68,7 +69,7 @@ func (s *suite) thaw(t *testing.T, old *box, th *bottle.Thaw) (*box, *proc) {
 	}
 	p.stdin = ends[1]
 	th.Stdin, th.Stdout, th.Stderr = ends[0], ends[3], ends[5]
-	for i, to := range []*syncBuffer{&p.out, &p.err} {
+	for i, to := range []*testenv.Buffer{&p.out, &p.err} {
 		r := ends[2+2*i]
 		p.copied.Add(1)
 		go func() { // ends when the last writer inside is gone

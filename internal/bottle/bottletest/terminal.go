@@ -17,7 +17,7 @@ type session struct {
 	bottle.Process
 	b    *box
 	ptmx *os.File
-	out  syncBuffer
+	out  testenv.Buffer
 	done sync.WaitGroup
 	seen int
 }
