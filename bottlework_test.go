@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -646,32 +645,7 @@ func issueVictim() {
 // killed runs a turn in a process that is killed as soon as the channel is closed.
 func (w *issueWorld) killed(id, slug, script string, at <-chan struct{}) {
 	w.t.Helper()
-	world, err := json.Marshal(map[string]any{"Vars": w.vars, "ID": id, "Slug": slug, "Text": script})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	file := filepath.Join(w.t.TempDir(), "world")
-	if err := os.WriteFile(file, world, 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-	victim := exec.Command("/proc/self/exe")
-	victim.Env = append(os.Environ(), issueVictimEnv+"="+file)
-	var said testenv.Buffer
-	victim.Stdout, victim.Stderr = &said, &said
-	if err := victim.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = victim.Wait(); close(ended) }()
-	select {
-	case <-at:
-	case <-ended:
-		w.t.Fatalf("it ended: %s", said.String())
-	}
-	if err := victim.Process.Kill(); err != nil {
-		w.t.Fatal(err)
-	}
-	<-ended
+	kill(w.t, issueVictimEnv, map[string]any{"Vars": w.vars, "ID": id, "Slug": slug, "Text": script}, at, func() {})
 }
 
 // TestF2IssueTurnKilled kills carboy where upstream's hooks see it: while a push is on its way,

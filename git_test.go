@@ -516,25 +516,21 @@ func (g *gitWorld) hook(name, script string) <-chan struct{} {
 	return ran
 }
 
-// TestGitKilled kills carboy while a push that was read goes on to upstream: upstream has
-// all of it or nothing, and the next command revokes the key and leaves nothing behind.
-func TestGitKilled(t *testing.T) {
-	g := newGitWorld(t)
-	// Upstream's own hook runs when all objects are there and before any reference moves.
-	arrived := g.hook("pre-receive", "sleep 1")
-	before := gittest.Git(t, g.app, "for-each-ref")
-	world, err := json.Marshal(map[string]any{"Vars": g.vars, "Dir": g.ws, "Script": "cd /tmp; git clone -q " + g.sshd.URL(g.app) +
-		" x; cd x; echo 1 >1; git add 1; git commit -qm 1; git push --atomic origin HEAD:refs/heads/one HEAD:refs/heads/two; sleep 100"})
+// kill runs the test binary as a victim in world, waits for at, calls alive and kills it. The
+// variable env names the file that world is written to.
+func kill(t testing.TB, env string, world map[string]any, at <-chan struct{}, alive func()) {
+	t.Helper()
+	b, err := json.Marshal(world)
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "world")
-	if err := os.WriteFile(file, world, 0o600); err != nil {
+	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	victim := exec.Command("/proc/self/exe")
-	victim.Env = append(os.Environ(), victimEnv+"="+file)
-	var said bytes.Buffer
+	victim.Env = append(os.Environ(), env+"="+file)
+	var said testenv.Buffer
 	victim.Stdout, victim.Stderr = &said, &said
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
@@ -542,17 +538,30 @@ func TestGitKilled(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { _ = victim.Wait(); close(ended) }()
 	select {
-	case <-arrived:
+	case <-at:
 	case <-ended:
 		t.Fatalf("it ended: %s", said.String())
 	}
-	if k := g.forge.Keys(); len(k) != 1 {
-		t.Errorf("while it runs: %+v", k)
-	}
+	alive()
 	if err := victim.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	<-ended
+}
+
+// TestGitKilled kills carboy while a push that was read goes on to upstream: upstream has
+// all of it or nothing, and the next command revokes the key and leaves nothing behind.
+func TestGitKilled(t *testing.T) {
+	g := newGitWorld(t)
+	// Upstream's own hook runs when all objects are there and before any reference moves.
+	arrived := g.hook("pre-receive", "sleep 1")
+	before := gittest.Git(t, g.app, "for-each-ref")
+	kill(t, victimEnv, map[string]any{"Vars": g.vars, "Dir": g.ws, "Script": "cd /tmp; git clone -q " + g.sshd.URL(g.app) +
+		" x; cd x; echo 1 >1; git add 1; git commit -qm 1; git push --atomic origin HEAD:refs/heads/one HEAD:refs/heads/two; sleep 100"}, arrived, func() {
+		if k := g.forge.Keys(); len(k) != 1 {
+			t.Errorf("while it runs: %+v", k)
+		}
+	})
 	c, err := Open(context.Background(), reopen(g.c.host.Opened))
 	if err != nil {
 		t.Fatal(err)
