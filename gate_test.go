@@ -881,10 +881,6 @@ func TestGateLanguages(t *testing.T) {
 			t.Logf("%s is NOT tested: install %s, then CARBOY_TEST_LANGUAGES=1", x.name, x.program)
 			continue
 		}
-		if x.name == "node" && testenv.Look(x.program) == "" {
-			t.Logf("node is NOT tested: install Node.js 20 or later")
-			continue
-		}
 		t.Run(x.name, func(t *testing.T) {
 			if x.program != "" {
 				testenv.Need(t, x.program, x.install)

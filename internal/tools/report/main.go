@@ -5,6 +5,9 @@
 //	report -ok FILE...       prints go's lines only
 //	report -skipped FILE...  lists the skipped tests that passed in none of the
 //	                         files, and fails when there are any
+//	report -lacking FILE...  prints a pattern for go test -run of the tests that
+//	                         skipped all or a part for want of a program, and
+//	                         passed it in none of the files
 package main
 
 import (
@@ -39,8 +42,9 @@ func run(args []string, out, msg io.Writer) int {
 	fs.SetOutput(msg)
 	ok := fs.Bool("ok", false, "print go's lines only")
 	skips := fs.Bool("skipped", false, "list tests that ran in none of the files")
+	lacks := fs.Bool("lacking", false, "print a pattern of the tests that lacked a program")
 	if err := fs.Parse(args); err != nil || fs.NArg() == 0 {
-		fmt.Fprintln(msg, "usage: report [-ok|-skipped] FILE...")
+		fmt.Fprintln(msg, "usage: report [-ok|-skipped|-lacking] FILE...")
 		return 2
 	}
 	var all []*result
@@ -54,6 +58,9 @@ func run(args []string, out, msg io.Writer) int {
 	}
 	if *skips {
 		return skipped(all, out)
+	}
+	if *lacks {
+		return lacking(all, out)
 	}
 	code := 0
 	for _, r := range all {
@@ -130,8 +137,9 @@ func (r *result) failures(out io.Writer) {
 	}
 }
 
-// skipped lists the tests that some run skipped and none passed.
-func skipped(all []*result, out io.Writer) int {
+// unseen returns the tests that some run skipped and none passed, sorted, as "PACKAGE TEST:
+// REASON".
+func unseen(all []*result) []string {
 	var never []string
 	for _, r := range all {
 		for key, why := range r.skipped {
@@ -141,12 +149,35 @@ func skipped(all []*result, out io.Writer) int {
 		}
 	}
 	slices.Sort(never)
-	for _, s := range slices.Compact(never) {
+	return slices.Compact(never)
+}
+
+// skipped lists the tests that no run passed. Those that say that -short leaves them out are
+// left to a run without it.
+func skipped(all []*result, out io.Writer) int {
+	never := slices.DeleteFunc(unseen(all), func(s string) bool { return strings.Contains(s, "-short") })
+	for _, s := range never {
 		fmt.Fprintln(out, "skipped in every run:", s)
 	}
 	if len(never) > 0 {
 		return 1
 	}
 	fmt.Fprintln(out, "every test ran at least once")
+	return 0
+}
+
+// lacking prints a pattern of the tests that lacked anything but root, and that no run passed.
+// What lacks is said by testenv.Missing: "SKIPPED: needs WHAT: HOW".
+func lacking(all []*result, out io.Writer) int {
+	var names []string
+	for _, s := range unseen(all) {
+		if strings.Contains(s, "SKIPPED: needs ") && !strings.Contains(s, "SKIPPED: needs root") {
+			_, test, _ := strings.Cut(s, " ")
+			test = test[:strings.IndexAny(test, ":/")]
+			names = append(names, test)
+		}
+	}
+	slices.Sort(names)
+	fmt.Fprintf(out, "^(%s)$\n", strings.Join(slices.Compact(names), "|"))
 	return 0
 }

@@ -19,6 +19,14 @@ const (
 {"Action":"skip","Package":"m/a","Test":"TestA"}
 {"Action":"output","Package":"m/a","Output":"ok  \tm/a\t0.1s\n"}
 `
+	lacks = `{"Action":"output","Package":"m/a","Test":"TestB/x","Output":"    a_test.go:9: SKIPPED: needs tmux: apt-get install tmux\n"}
+{"Action":"skip","Package":"m/a","Test":"TestB/x"}
+{"Action":"pass","Package":"m/a","Test":"TestB"}
+{"Action":"output","Package":"m/b","Test":"TestC","Output":"    b_test.go:9: SKIPPED: needs root: sudo go test\n"}
+{"Action":"skip","Package":"m/b","Test":"TestC"}
+{"Action":"output","Package":"m/b","Test":"TestD","Output":"    b_test.go:9: SKIPPED: needs git: apt-get install git\n"}
+{"Action":"skip","Package":"m/b","Test":"TestD"}
+`
 	fails = `{"Action":"output","Package":"m/a","Test":"TestA","Output":"a_test.go:3: why\n"}
 {"Action":"fail","Package":"m/a","Test":"TestA"}
 {"Action":"output","Package":"m/a","Output":"FAIL\tm/a\t0.1s\n"}
@@ -49,7 +57,10 @@ func TestReport(t *testing.T) {
 		{"-ok", []string{fails}, 1, "=FAIL\tm/a\t0.1s\n"},
 		{"-skipped", []string{skips, passes}, 0, "=every test ran at least once\n"},
 		{"-skipped", []string{skips, skips}, 1, "=skipped in every run: m/a TestA: needs root\n"},
+		{"-skipped", []string{strings.ReplaceAll(skips, "needs root", "run without -short")}, 0, "=every test ran at least once\n"},
 		{"-skipped", []string{skips, fails}, 1, "m/a TestA: needs root"},
+		{"-lacking", []string{lacks, passes}, 0, "=^(TestB|TestD)$\n"},
+		{"-lacking", []string{lacks, `{"Action":"pass","Package":"m/a","Test":"TestB/x"}`}, 0, "=^(TestD)$\n"},
 		{"-no-such-flag", []string{passes}, 2, "usage"},
 		{"-ok", nil, 2, "usage"},
 	} {
