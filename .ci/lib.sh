@@ -46,7 +46,8 @@ step() {
 }
 
 # prepare installs what the tests use, makes the user, and copies the source to where
-# that user builds it. It sets work, common and agents, for as_user and as_root.
+# that user builds it. It sets work, common and agents, for as_user and as_root. Where work
+# is set before, that directory is kept when the run ends, and an earlier run's is used.
 prepare() {
     [ "$(id -u)" = 0 ] || fail 'needs root: it installs packages and tests both as root and as a user'
     command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
@@ -71,10 +72,14 @@ prepare() {
     fi
 
     # One directory for everything, so that root and the user share what is built.
-    work=$(mktemp -d /var/tmp/carboy-ci.XXXXXX)
-    trap 'umount -l "$work/memory" || true; rm -rf --one-file-system "$work"' EXIT
+    if [ -z "${work-}" ]; then
+        work=$(mktemp -d /var/tmp/carboy-ci.XXXXXX)
+        trap 'umount -l "$work/memory" || true; rm -rf --one-file-system "$work"' EXIT
+    else
+        trap 'umount -l "$work/memory" || true' EXIT
+    fi
+    mkdir -p "$work"/{src,mod,cache,bin,log,memory}
     chmod 755 "$work"
-    mkdir "$work"/{src,mod,cache,bin,log,memory}
     mount -t tmpfs -o mode=1777 tmpfs "$work/memory" # for tests of which others run on a disk
     tar -C "$here" --exclude=./.git --exclude=./dist -cf - . | tar -C "$work/src" -xf -
     chown -R "$user": "$work"
