@@ -458,19 +458,20 @@ func (a *app) undoCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				o := change.UndoOptions{Last: last}
 				if len(args) == 0 && !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("undo what landed from run %s?", m.ID)); err != nil {
-						return err
+					o.Confirm = func(r change.UndoReport) error {
+						return a.confirm(ctx, fmt.Sprintf("undo what landed from run %s (%s)?", m.ID, undone(r)))
 					}
 				}
-				rep, err := c.Undo(ctx, m.ID, change.UndoOptions{Last: last})
+				rep, err := c.Undo(ctx, m.ID, o)
 				if err != nil {
 					return err
 				}
 				if asJSON {
 					return a.printJSON(map[string]any{"schema": "carboy.dev/undo/v1", "run": m.ID, "undone": rep.Undone, "restored": rawPaths(rep.Restored), "refs": rep.Refs})
 				}
-				a.say(greenText, "restored %s; the changes of run %s can be landed again", number(len(rep.Restored), "path", "paths"), m.ID)
+				a.say(greenText, "restored %s; the changes of run %s can be landed again", undone(*rep), m.ID)
 				return nil
 			})
 		},
@@ -479,6 +480,18 @@ func (a *app) undoCmd() *cobra.Command {
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask when no run is named")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
+}
+
+// undone counts what an undo restores, such as "3 paths and 1 reference".
+func undone(r change.UndoReport) string {
+	paths, refs := number(len(r.Restored), "path", "paths"), number(len(r.Refs), "reference", "references")
+	switch {
+	case len(r.Refs) == 0:
+		return paths
+	case len(r.Restored) == 0:
+		return refs
+	}
+	return paths + " and " + refs
 }
 
 // confirm asks a question on the terminal. The default answer is no. Without a terminal
