@@ -358,10 +358,13 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 		return a.printJSON(landJSON(m, rep))
 	}
 	const shown = 10
-	protected := 0
+	protected, ref := 0, ""
 	for i, w := range rep.Withheld {
 		if len(w.Reasons) > 0 {
 			protected++
+		}
+		if w.Ref && ref == "" {
+			ref = w.Path
 		}
 		if i < shown {
 			a.say(plainText, "left behind: %s: %s", safetext.Path([]byte(w.Path)), safetext.String(withheldWhy(w), 300))
@@ -372,6 +375,9 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 	}
 	if protected > 0 {
 		a.say(plainText, "hint: look at them with carboy diff; --include-protected PATH takes them")
+	}
+	if ref != "" {
+		a.say(plainText, "hint: carboy land %s --include-refs %s takes it", m.ID, safetext.Path([]byte(ref)))
 	}
 	for i := range rep.Refs {
 		r := &rep.Refs[i]
