@@ -100,7 +100,7 @@ func Run(ctx context.Context, o Options) *Report {
 }
 
 func (k *checker) configuration() {
-	k.r.Add("configuration", OK, fmt.Sprintf("%s: %s at %s, organisation %s, %d repositories", k.c.File, k.c.Provider, k.c.API, k.c.Organisation, len(k.c.Repositories)), "")
+	k.r.Add("configuration", OK, fmt.Sprintf("%s: %s at %s, organisation %s, repositories: %d", k.c.File, k.c.Provider, k.c.API, k.c.Organisation, len(k.c.Repositories)), "")
 	for _, field := range slices.Sorted(maps.Keys(k.c.From)) {
 		k.r.Add("configuration", OK, field+" is from "+k.c.From[field], "")
 	}
