@@ -282,7 +282,7 @@ func (k *checker) protection(ctx context.Context, repo config.Repository) {
 		k.r.Add(check, f.Result, f.Detail, f.Advice)
 	}
 	if len(problems) == 0 {
-		k.r.Add(check, OK, fmt.Sprintf("%s: people alone merge, after %d approvals and %s; a push ends older approvals", repo.Base, rule.Approvals, GateStatus), "")
+		k.r.Add(check, OK, fmt.Sprintf("%s: people alone merge, after %s and approvals: %d; a push ends older approvals", repo.Base, GateStatus, rule.Approvals), "")
 	}
 }
 
