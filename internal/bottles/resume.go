@@ -128,7 +128,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
+		Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {
@@ -161,10 +161,10 @@ func (c *Keeper) whyNotLive(o *ResumeOptions, k *store.Kept, p *Preflight) (stri
 		return "a prompt is for an agent that begins", nil
 	case o.FilesOnly:
 		return "only its files were asked for", nil
-	case k.Backend != c.Backend.Name():
-		return fmt.Sprintf("it was frozen by the backend %s, and this is %s", k.Backend, c.Backend.Name()), nil
-	case k.BackendBuild != "" && k.BackendBuild != c.Backend.Build(): // older records have none
-		return fmt.Sprintf("it was frozen by %s %s, and this is %s", k.Backend, k.BackendBuild, c.Backend.Build()), nil
+	case k.Backend != p.Backend:
+		return fmt.Sprintf("it was frozen by the backend %s, and this is %s", k.Backend, p.Backend), nil
+	case k.BackendBuild != "" && k.BackendBuild != p.holder.Build(): // older records have none
+		return fmt.Sprintf("it was frozen by %s %s, and this is %s", k.Backend, k.BackendBuild, p.holder.Build()), nil
 	case k.Build != c.Build:
 		return fmt.Sprintf("it was frozen by carboy %s, and this is %s", k.Build, c.Build), nil
 	case k.Arch != runtime.GOARCH:
