@@ -58,6 +58,10 @@ func (c *Client) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 	return c.bottles.Freeze(ctx, slug)
 }
 
+// KeepsFilesOnly says why Freeze would keep a bottle's files without its processes. It
+// returns "" if the bottle's backend can keep both.
+func (c *Client) KeepsFilesOnly(slug string) string { return c.bottles.KeepsFilesOnly(slug) }
+
 // Kept returns what a bottle can be resumed from, or nil.
 func (c *Client) Kept(slug string) (*store.Kept, error) { return c.bottles.Kept(slug) }
 

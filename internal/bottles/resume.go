@@ -1,6 +1,7 @@
 package bottles
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/receipt"
@@ -98,6 +100,24 @@ func (c *Keeper) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 		return k, nil
 	}
 	return fail(run.ErrNotLive)
+}
+
+// KeepsFilesOnly says why Freeze would keep a bottle's files without its processes. It
+// returns "" if the bottle's backend can keep both, or nothing is known of it.
+func (c *Keeper) KeepsFilesOnly(slug string) string {
+	b, err := c.Store.Bottle(slug)
+	if err != nil {
+		return ""
+	}
+	held, err := backends.ByName(b.Backend)
+	if err != nil {
+		return ""
+	}
+	why, missing := held.Capabilities().Lacks(bottle.CapLiveFreeze)
+	if !missing {
+		return ""
+	}
+	return cmp.Or(why, "the backend "+held.Name()+" can't keep them")
 }
 
 // Kept returns what a bottle can be resumed from, or nil.
