@@ -157,6 +157,7 @@ func (e *runtimeEngine) containers(t *testing.T) {
 	if out != "1234\nrefused\n" {
 		t.Errorf("a confined container: %q", out)
 	}
+	e.memory(t)
 	id := strings.TrimSpace(e.ok(e.args(ociruntime.Name, "--detach", "tools", "sh", "-c", "echo new > /made; exec sleep 1000")...))
 	if !testenv.Poll(patience, func() bool {
 		out, err := e.docker(nil, "exec", id, "cat", "/made", "/proc/version")
@@ -176,6 +177,21 @@ func (e *runtimeEngine) containers(t *testing.T) {
 	e.ok("rm", "--force", id)
 	if left := e.ok("ps", "--all", "--quiet"); left != "" {
 		t.Errorf("containers left: %s", left)
+	}
+}
+
+// memory checks that the engine's limit holds for all that a container has in memory.
+func (e *runtimeEngine) memory(t *testing.T) {
+	if strings.TrimSpace(e.ok("info", "--format={{.MemoryLimit}}")) != "true" {
+		testenv.Missing(t, "a memory controller for Docker", "cgroup_enable=memory on the kernel's command line")
+	}
+	// tail keeps a line that does not end.
+	hold := []string{"tools", "sh", "-c", "head -c 150000000 /dev/zero | tail -n 1 | wc -c"}
+	if out, err := e.docker(nil, append(e.args(ociruntime.Name, "--rm"), hold...)...); err != nil || out != "150000000\n" {
+		t.Errorf("150 MB without a limit: %q, %v", out, err)
+	}
+	if out, _ := e.docker(nil, append(e.args(ociruntime.Name, "--rm", "--memory=100m"), hold...)...); strings.Contains(out, "150000000") {
+		t.Errorf("150 MB with a limit of 100 MiB: %q", out)
 	}
 }
 
