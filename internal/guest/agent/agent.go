@@ -35,6 +35,7 @@ const Socket = "@carboy-guest"
 //	agent fd N       as an ordinary process, on descriptor N
 //	agent stdio      likewise, reading descriptor 0 and writing descriptor 1
 //	agent dial ...   says which addresses accept connections, and ends
+//	agent hold       sleeps until it is killed
 func Main(args []string) {
 	if args[0] == stageName {
 		stage()
@@ -71,6 +72,10 @@ func run(args []string) error {
 		stream, err = standard()
 	case len(args) > 2 && args[1] == "dial":
 		return dial(args[2:], os.Stdout)
+	case len(args) == 2 && args[1] == "hold":
+		for {
+			_ = unix.Pause()
+		}
 	default:
 		return errors.New("usage: agent container | agent fd N | agent stdio | agent dial ADDRESS:PORT...")
 	}
@@ -180,8 +185,10 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 	}
 	err := conn.Serve(a.accept)
 	a.endAll()
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, unix.EPIPE, unix.ECONNRESET} {
+		if errors.Is(err, end) {
+			return nil
+		}
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -42,6 +43,8 @@ type stageFailure struct {
 
 // stage does not return.
 func stage() {
+	// Some of what a process gives up, each thread gives up for itself.
+	runtime.LockOSThread()
 	unix.CloseOnExec(stageFailFD)
 	err := becomeCommand()
 	f := stageFailure{proto.CodeOther, err.Error()}
@@ -125,15 +128,7 @@ func confine(o *stageOrder) error {
 			return err
 		}
 	}
-	return noNewPrivs()
-}
-
-// noNewPrivs is set for all threads: any of them may be the one that executes.
-func noNewPrivs() error {
-	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		return fmt.Errorf("no_new_privs: %w", e)
-	}
-	return nil
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
 // execute replaces the process. It returns only errors.
