@@ -84,13 +84,9 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 	h.NanoCpus = int64(spec.Limits.CPUs) * 1e9
 	h.AutoRemove = true
 	h.LogConfig.Type = "none"
-	h.Ulimits = []ulimit{{"nofile", guestFiles, guestFiles}, {"core", 0, 0}}
+	h.Ulimits = []ulimit{{"core", 0, 0}}
 	return c
 }
-
-// guestFiles bounds the guest program's own descriptors; commands have Limits.OpenFiles,
-// which cannot be more.
-const guestFiles = 1 << 20
 
 // inspected is what is looked at of a container.
 type inspected struct {

@@ -295,19 +295,24 @@ func (b *rootBuilder) attachMounts() error {
 			}
 			continue
 		}
-		low := fmt.Sprintf("%s/lower%d", stagePath, i)
-		if err := os.Mkdir(low, 0o755); err != nil {
-			return err
+		low, whole := fmt.Sprintf("%s/lower%d", stagePath, i), fmt.Sprintf("%s/whole%d", stagePath, i)
+		for _, d := range []string{low, whole} {
+			if err := os.Mkdir(d, 0o755); err != nil {
+				return err
+			}
 		}
 		if err := moveTree(m.file, low); err != nil {
 			return fmt.Errorf("attach %s: %w", m.target, err)
 		}
-		target, err := pointIn(m.target)
-		if err != nil {
-			return fmt.Errorf("mount point %s: %w", m.target, err)
+		if err := b.overlay(low, whole, m.target); err != nil {
+			return err
 		}
-		err = b.overlay(low, fmt.Sprintf("/proc/self/fd/%d", target.Fd()), m.target)
-		target.Close()
+		t, err := clone(whole)
+		if err != nil {
+			return err
+		}
+		err = attach(t, m.target)
+		t.Close()
 		if err != nil {
 			return err
 		}
@@ -364,7 +369,8 @@ func attach(t *os.File, target string) error {
 		return fmt.Errorf("mount point %s: %w", target, err)
 	}
 	defer p.Close()
-	if err := moveTree(t, fmt.Sprintf("/proc/self/fd/%d", p.Fd())); err != nil {
+	// By descriptor: /proc here is that of another PID namespace.
+	if err := unix.MoveMount(int(t.Fd()), "", int(p.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach %s: %w", target, err)
 	}
 	return nil
@@ -387,6 +393,7 @@ func pointIn(target string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), target), nil
 }
 
+// moveTree attaches a tree at a directory of the stage.
 func moveTree(t *os.File, to string) error {
-	return unix.MoveMount(int(t.Fd()), "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
+	return unix.MoveMount(int(t.Fd()), "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }

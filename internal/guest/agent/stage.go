@@ -100,6 +100,12 @@ func confine(o *stageOrder) error {
 		if v <= 0 {
 			return nil
 		}
+		// Without rights a limit can only be lowered, and a stricter one will do.
+		var had syscall.Rlimit
+		if err := syscall.Getrlimit(which, &had); err != nil {
+			return err
+		}
+		v = int64(min(uint64(v), had.Max))
 		// The package syscall must know, or it sets its own limit again at execve.
 		if err := syscall.Setrlimit(which, &syscall.Rlimit{Cur: uint64(v), Max: uint64(v)}); err != nil {
 			return fmt.Errorf("set limit %d to %d: %w", which, v, err)
