@@ -283,8 +283,9 @@ func (x *box) destroy() error {
 		// It ends even if the Engine does not answer; unless it is paused, at once.
 		_ = unix.PidfdSendSignal(int(x.pid.fd.Fd()), unix.SIGKILL, nil, 0)
 	}
+	var engineErr error
 	if x.id != "" {
-		errs = append(errs, x.engine.remove(ctx, x.id))
+		engineErr = x.engine.remove(ctx, x.id)
 	}
 	if x.client != nil {
 		_ = x.client.Close()
@@ -293,9 +294,16 @@ func (x *box) destroy() error {
 		x.pump.close()
 	}
 	if x.pid != nil {
-		errs = append(errs, x.pid.await(ctx))
+		if err := x.pid.await(ctx); err != nil {
+			errs = append(errs, err)
+		} else if e := (*engineError)(nil); !errors.As(engineErr, &e) {
+			// The Engine has ended, and so has every process. What it remembers of
+			// the container is removed by the next carboy.
+			engineErr = nil
+		}
 		x.pid.fd.Close()
 	}
+	errs = append(errs, engineErr)
 	x.mu.Lock()
 	x.closed = true
 	for _, l := range x.layers {
