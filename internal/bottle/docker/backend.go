@@ -162,6 +162,9 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 	}
 	x := &box{engine: e, done: make(chan struct{}), scratch: t.scratchName}
 	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
 		x.id, err = e.create(ctx, spec, image)
 	}
 	if err == nil {
@@ -249,7 +252,7 @@ func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 		}
 	}
 	l := spec.Limits
-	if err := x.client.Setup(ctx, &proto.Setup{Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
+	if err := x.client.Setup(ctx, &proto.Setup{Filter: true, Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
 		return err
 	}
 	if x.meter, err = openMeter(x.pid, x.scratch); err != nil {
