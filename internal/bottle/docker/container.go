@@ -21,8 +21,8 @@ const (
 	labelOwner  = "dev.carboy.owner" // process, its start and the boot
 )
 
-// guestPids is what the guest program needs of the limit on processes: its own threads,
-// and one process that becomes a command.
+// guestPids is added to the limit on processes, for the guest program's own threads and
+// one process that becomes a command.
 const guestPids = 16
 
 // runtimeName is the OCI runtime of every bottle. With a runtime that keeps its own file
@@ -90,7 +90,7 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 	return c
 }
 
-// inspected is what is looked at of a container.
+// inspected holds the parts of the Engine's account of a container that are compared.
 type inspected struct {
 	ID    string `json:"Id"`
 	State struct {

@@ -43,7 +43,7 @@ func locked(f func()) {
 	runtime.UnlockOSThread()
 }
 
-// joined is what a thread in the container's namespaces brought back.
+// joined holds what a thread in the container's namespaces brought back.
 type joined struct {
 	stream *os.File // to the guest program
 	tun    *os.File // the other end of the card; nil without a wire

@@ -194,7 +194,7 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 	return err
 }
 
-// threads is how many threads this program has ready. It must not need a new one when
+// threads counts the threads that this program has ready. It must not need a new one when
 // commands have used up the limit on processes: Go's runtime would end the program.
 const threads = 12
 
