@@ -94,6 +94,7 @@ func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
+	unix.Umask(0o022) // this thread's alone by now: the caller's may be private
 	mnt, err := pid.open("ns/mnt")
 	if err != nil {
 		return err
