@@ -15,7 +15,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -178,11 +177,10 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	// Commands may send signals here. A handler keeps them from ending the first
-	// process, and is not inherited.
+	if os.Getpid() == 1 {
+		ignoreSignals()
+	}
 	keepThreads()
-	harmless := make(chan os.Signal, 1)
-	signal.Notify(harmless, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM)
 	go a.reap()
 	conn := proto.NewConn(stream, false)
 	if err := conn.Answer(a.hello()); err != nil {
