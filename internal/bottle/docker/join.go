@@ -21,8 +21,8 @@ import (
 // puts both in. So the container never has a right to make them itself, the Engine mounts
 // nothing of the host, and everything ends with the container.
 
-// cardName is the bottle's network card.
-const cardName = "wire0"
+// cardName names the bottle's network card, as in every bottle.
+const cardName = "eth0"
 
 // locked runs f on a thread of its own, which ends with f: what f did to the thread cannot
 // be undone. Call it as a goroutine. The process's first thread never ends, and /proc/self

@@ -70,12 +70,13 @@ func filterProgram() []unix.SockFilter {
 	p = append(p,
 		unix.SockFilter{Code: load, K: seccompArg0},
 		unix.SockFilter{Code: jeq, Jf: 1, K: unix.AF_UNIX}, allow,
-		unix.SockFilter{Code: jeq, Jt: 3, K: unix.AF_INET},
-		unix.SockFilter{Code: jeq, Jt: 2, K: unix.AF_INET6},
+		unix.SockFilter{Code: jeq, Jt: 7, K: unix.AF_INET},
+		unix.SockFilter{Code: jeq, Jt: 6, K: unix.AF_INET6},
 		unix.SockFilter{Code: jeq, Jt: 1, K: unix.AF_NETLINK}, none,
 		unix.SockFilter{Code: load, K: seccompArg2},
+		unix.SockFilter{Code: jeq, Jt: 1, K: unix.NETLINK_ROUTE}, unknown, allow,
+		unix.SockFilter{Code: load, K: seccompArg2},
 	)
-	// For netlink 0 is NETLINK_ROUTE, and the other numbers are of what is not needed.
 	for _, n := range []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
 		p = append(p, unix.SockFilter{Code: jeq, Jf: 1, K: n}, allow)
 	}
