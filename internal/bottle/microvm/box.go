@@ -138,6 +138,11 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	readable, err := forReading(own)
+	if err != nil {
+		return nil, err
+	}
+	p.own(readable)
 	scratch, err := scratchDisk(ctx, c, p.runner, spec)
 	if err != nil {
 		return nil, err
@@ -146,7 +151,7 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 	p.m = &machine{
 		kernel: k.path, memory: (spec.Limits.Memory+mib-1)/mib + ownMemory, cpus: min(spec.Limits.CPUs, runtime.NumCPU()),
 		emulated: emulated(), uid: int(spec.HostUID), gid: int(spec.HostGID),
-		disks: []disk{{"own", own, false}, {"scratch", scratch, true}},
+		disks: []disk{{"own", readable, false}, {"scratch", scratch, true}},
 	}
 	if p.m.initrd, err = c.initramfs(k); err != nil {
 		return nil, err
