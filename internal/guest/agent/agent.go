@@ -35,6 +35,7 @@ const Socket = "@carboy-guest"
 //	agent fd N       as an ordinary process, on descriptor N
 //	agent stdio      likewise, reading descriptor 0 and writing descriptor 1
 //	agent dial ...   says which addresses accept connections, and ends
+//	agent hold       sleeps until it is killed
 func Main(args []string) {
 	if args[0] == stageName {
 		stage()
@@ -71,6 +72,10 @@ func run(args []string) error {
 		stream, err = standard()
 	case len(args) > 2 && args[1] == "dial":
 		return dial(args[2:], os.Stdout)
+	case len(args) == 2 && args[1] == "hold":
+		for {
+			_ = unix.Pause()
+		}
 	default:
 		return errors.New("usage: agent container | agent fd N | agent stdio | agent dial ADDRESS:PORT...")
 	}
@@ -171,6 +176,7 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 	}
 	// Commands may send signals here. A handler keeps them from ending the first
 	// process, and is not inherited.
+	keepThreads()
 	harmless := make(chan os.Signal, 1)
 	signal.Notify(harmless, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM)
 	go a.reap()
@@ -180,10 +186,33 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 	}
 	err := conn.Serve(a.accept)
 	a.endAll()
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, unix.EPIPE, unix.ECONNRESET} {
+		if errors.Is(err, end) {
+			return nil
+		}
 	}
 	return err
+}
+
+// threads is how many threads this program has ready. It must not need a new one when
+// commands have used up the limit on processes: Go's runtime would end the program.
+const threads = 12
+
+// keepThreads makes Go's runtime start threads, which it keeps for later.
+func keepThreads() {
+	var all, held sync.WaitGroup
+	all.Add(threads)
+	held.Add(threads)
+	for range threads {
+		go func() {
+			runtime.LockOSThread()
+			all.Done()
+			all.Wait()
+			runtime.UnlockOSThread()
+			held.Done()
+		}()
+	}
+	held.Wait()
 }
 
 func (a *agent) hello() proto.Hello {

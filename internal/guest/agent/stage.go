@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -42,6 +43,8 @@ type stageFailure struct {
 
 // stage does not return.
 func stage() {
+	// Some of what a process gives up, each thread gives up for itself.
+	runtime.LockOSThread()
 	unix.CloseOnExec(stageFailFD)
 	err := becomeCommand()
 	f := stageFailure{proto.CodeOther, err.Error()}
@@ -97,6 +100,12 @@ func confine(o *stageOrder) error {
 		if v <= 0 {
 			return nil
 		}
+		// Without rights a limit can only be lowered, and a stricter one will do.
+		var had syscall.Rlimit
+		if err := syscall.Getrlimit(which, &had); err != nil {
+			return err
+		}
+		v = int64(min(uint64(v), had.Max))
 		// The package syscall must know, or it sets its own limit again at execve.
 		if err := syscall.Setrlimit(which, &syscall.Rlimit{Cur: uint64(v), Max: uint64(v)}); err != nil {
 			return fmt.Errorf("set limit %d to %d: %w", which, v, err)
@@ -125,15 +134,7 @@ func confine(o *stageOrder) error {
 			return err
 		}
 	}
-	return noNewPrivs()
-}
-
-// noNewPrivs is set for all threads: any of them may be the one that executes.
-func noNewPrivs() error {
-	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		return fmt.Errorf("no_new_privs: %w", e)
-	}
-	return nil
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
 // execute replaces the process. It returns only errors.
