@@ -72,6 +72,9 @@ var usrOf = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
 	u := &usr{dir: dir, done: map[string]bool{}}
 	for _, p := range programs {
 		if path := testenv.Look(p); path != "" {
