@@ -60,7 +60,7 @@ func (s small) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 	return s.Backend.Create(ctx, spec)
 }
 
-// programs are those that the contract suite starts.
+// programs lists those that the contract suite starts.
 var programs = []string{
 	"sh", "bash", "cat", "head", "tail", "tr", "yes", "id", "uname", "touch", "stat", "grep", "rm", "mv", "cp", "ln", "mkdir", "rmdir", "mkfifo", "chmod", "chown",
 	"sleep", "seq", "od", "stty", "env", "pwd", "true", "false", "setsid", "truncate", "ls", "wc", "sort", "dd", "readlink", "sha256sum", "mount", "find", "sed", "ps", "tty", "test", "df",

@@ -12,7 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
-// machine is what a monitor needs to know of a virtual machine.
+// machine describes a virtual machine to its monitor.
 type machine struct {
 	kernel, initrd string
 	memory         int64 // MiB
