@@ -75,7 +75,7 @@ func TestS4ForkBomb(t *testing.T) {
 	h := newHost(t)
 	before := h.use()
 	stop := peakProcesses(t)
-	x := h.run(limited(func(o *carboy.RunOptions) { o.Limits.Pids = 60; o.Limits.Timeout = 3 * time.Second }),
+	x := h.run(limited(func(o *carboy.RunOptions) { o.Limits.Pids = 60 }),
 		"/bin/bash", "-c", "b() { b | b & }; b; sleep 100")
 	peak := stop()
 	if x.rec == nil || !x.hit("pids") || x.rec.Exit.Reason == "" || x.rec.Exit.Reason == receipt.Failed {
