@@ -88,8 +88,8 @@ func (n *node) put(kid *node) {
 	n.kids = slices.Insert(n.kids, i, kid)
 }
 
-// parent returns the directory that holds the path, which it makes with its parents,
-// and the last name.
+// parent returns the directory that holds the path, and the last name. It makes what is
+// missing, for the owner of the directory above.
 func (b *Builder) parent(p string) (*node, string, error) {
 	if !path.IsAbs(p) || path.Clean(p) != p || p == "/" || strings.ContainsRune(p, 0) {
 		return nil, "", fmt.Errorf("erofs: %.200q is not an absolute clean path below the root", p)
@@ -105,7 +105,7 @@ func (b *Builder) parent(p string) (*node, string, error) {
 		}
 		next := at.kid(name)
 		if next == nil {
-			next = &node{name: name, mode: unix.S_IFDIR | 0o755}
+			next = &node{name: name, mode: unix.S_IFDIR | 0o755, uid: at.uid, gid: at.gid}
 			at.put(next)
 		}
 		if !next.dir() {

@@ -308,7 +308,8 @@ func TestMade(t *testing.T) {
 		b.Dir("/home/me", Attr{Mode: 0o700, UID: 1000, GID: 1000, Time: when}),
 		b.File("/home/me/f", []byte("one"), Attr{Mode: 0o600}),
 		b.File("/home/me/f", []byte("two"), Attr{Mode: 0o640 | fs.ModeSetgid}),
-		b.Dir("/home/me", Attr{Mode: 0o711 | fs.ModeSticky}),
+		b.Dir("/home/me", Attr{Mode: 0o711 | fs.ModeSticky, UID: 1000, GID: 1001}),
+		b.File("/home/me/a/b/c", nil, Attr{}), // its directories belong to whom /home/me does
 		b.Symlink("/home/me/l", "f", Attr{Mode: 0o1, UID: 3}),
 		b.File("/large", []byte(text(20000)), Attr{Mode: 0o444 | fs.ModeSetuid}),
 		b.Empty("/t/deep"), b.Empty("/absent"),
@@ -319,8 +320,9 @@ func TestMade(t *testing.T) {
 	got := written(t, &b)
 	for path, want := range map[string]found{
 		"/":            {mode: unix.S_IFDIR | 0o750, uid: 1, gid: 2},
-		"/home":        {mode: unix.S_IFDIR | 0o755},
-		"/home/me":     {mode: unix.S_IFDIR | 0o1711},
+		"/home":        {mode: unix.S_IFDIR | 0o755, uid: 1, gid: 2}, // the root's owner
+		"/home/me":     {mode: unix.S_IFDIR | 0o1711, uid: 1000, gid: 1001},
+		"/home/me/a/b": {mode: unix.S_IFDIR | 0o755, uid: 1000, gid: 1001},
 		"/home/me/f":   {mode: unix.S_IFREG | 0o2640, data: "two"},
 		"/home/me/l":   {mode: unix.S_IFLNK | 0o777, uid: 3, data: "f"},
 		"/large":       {mode: unix.S_IFREG | 0o4444, data: text(20000)},
