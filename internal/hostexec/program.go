@@ -22,6 +22,10 @@ const (
 	GitServe
 	// GitLand brings commits that a bottle made into the host's repository.
 	GitLand
+	// Qemu runs a virtual machine; see [Runner.StartSealed].
+	Qemu
+	// Mke2fs makes a file system in a file, for a virtual machine's disk.
+	Mke2fs
 )
 
 // String returns the bare name, or "unknown program".
@@ -45,6 +49,8 @@ type spec struct {
 	prepare func(c *call) error
 	// addressSpace bounds each process's address space in bytes; 0 is no bound.
 	addressSpace uint64
+	// sealed programs start by StartSealed alone, others never.
+	sealed bool
 }
 
 // call is one command on its way to an invocation.
@@ -86,6 +92,15 @@ var hostPrograms = map[Program]*spec{
 		name:         "git",
 		prepare:      prepareGitLand,
 		addressSpace: 16 << 30,
+	},
+	Qemu: {
+		name:    "qemu-system-x86_64",
+		prepare: prepareQemu,
+		sealed:  true,
+	},
+	Mke2fs: {
+		name:    "mke2fs",
+		prepare: prepareMke2fs,
 	},
 }
 

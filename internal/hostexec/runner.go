@@ -207,6 +207,9 @@ func (r *Runner) admit(cmd *Command) (*spec, error) {
 		return nil, refuse(name, reasonProgram, "not in the closed set")
 	}
 	name = s.name
+	if s.sealed {
+		return nil, refuse(name, reasonProgram, "it runs in namespaces of its own only")
+	}
 	if cmd.Timeout <= 0 || cmd.Timeout > MaxTimeout {
 		return nil, refuse(name, reasonTimeout, "timeout %s is not above 0 and at most %s", cmd.Timeout, MaxTimeout)
 	}

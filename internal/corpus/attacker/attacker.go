@@ -270,7 +270,12 @@ const (
 // has.
 func inBottle() bool {
 	b, err := os.ReadFile("/proc/1/cmdline")
-	return err == nil && (bytes.HasPrefix(b, []byte("/.carboy/init")) || bytes.HasPrefix(b, []byte("/carboy-guest\x00")))
+	if err == nil {
+		return bytes.HasPrefix(b, []byte("/.carboy/init")) || bytes.HasPrefix(b, []byte("/carboy-guest\x00"))
+	}
+	// In a virtual machine the first process is hidden, and the kernel was told so.
+	b, err = os.ReadFile("/proc/cmdline")
+	return err == nil && bytes.Contains(b, []byte(" carboy.bottle=1"))
 }
 
 // attackAll reads a World and writes a Result for each attack that it names, one JSON
