@@ -22,6 +22,9 @@ func TestConfigErrors(t *testing.T) {
 		"trace:\n  max_mib: -1\n":                 "trace.max_mib",
 		"trace:\n  max_mib: 1048577\n":            "trace.max_mib",
 		"trace:\n  off: true\n":                   "line 2",
+		"\nisolation: strong\n":                   "line 2: isolation",
+		"isolation: [container]\n":                "line 1: isolation",
+		"isolation: \"\"\n":                       "line 1: isolation",
 	} {
 		dir := t.TempDir()
 		name := filepath.Join(dir, host.ConfigFile)
@@ -34,7 +37,7 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%q: %v; want the file and %q", text, err, want)
 		}
 	}
-	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n", "trace:\n  max_mib: 1\n"} {
+	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n", "trace:\n  max_mib: 1\n", "isolation: user-kernel\n"} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, host.ConfigFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -156,3 +156,35 @@ func TestDiagnosisNamesTheBackend(t *testing.T) {
 		t.Errorf("doctor begins with %q", first)
 	}
 }
+
+// TestBackendNamed: --backend comes before CARBOY_BACKEND, and that before
+// BOT_BOTTLE_BACKEND, on each command that has it. None of these names is a backend's.
+func TestBackendNamed(t *testing.T) {
+	for _, x := range []struct {
+		args []string
+		env  map[string]string
+		want string
+	}{
+		{nil, map[string]string{"BOT_BOTTLE_BACKEND": "old"}, "old"},
+		{nil, map[string]string{"BOT_BOTTLE_BACKEND": "old", "CARBOY_BACKEND": "new"}, "new"},
+		{[]string{"--backend", "flag"}, map[string]string{"BOT_BOTTLE_BACKEND": "old", "CARBOY_BACKEND": "new"}, "flag"},
+		{[]string{"--backend", "flag"}, nil, "flag"},
+	} {
+		for _, command := range [][]string{{"doctor"}, {"run"}, {"sandbox", "health"}, {"gate", "run"}, {"start", "a"}} {
+			var out, said bytes.Buffer
+			env := map[string]string{"HOME": t.TempDir(), "NO_COLOR": "1"}
+			maps.Copy(env, x.env)
+			args := slices.Concat(command, x.args)
+			switch command[0] {
+			case "run":
+				args = append(args, "--", "true")
+			case "start":
+				args = append(args, "--headless", "--prompt", "x")
+			}
+			code := newApp(nil, &out, &said, func(n string) string { return env[n] }).run(t.Context(), args)
+			if code == 0 || !strings.Contains(said.String(), `--backend "`+x.want+`" is not here`) || !strings.Contains(said.String(), "hint: name one of "+carboy.Backends()[0]) {
+				t.Errorf("%q with %v: %d, %s", args, x.env, code, said.String())
+			}
+		}
+	}
+}

@@ -53,6 +53,7 @@ func advice(err error) string {
 		advised     *advisedError
 		option      *carboy.OptionError
 		unavailable *bottle.UnavailableError
+		weak        *bottle.TooWeakError
 		dir         *store.DirError
 		busy        *store.BusyError
 		ambiguous   *store.AmbiguousError
@@ -75,6 +76,8 @@ func advice(err error) string {
 		return option.Advice
 	case errors.As(err, &unavailable):
 		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
+	case errors.As(err, &weak):
+		return weak.Advice()
 	case errors.As(err, &shipped) && shipped.Outcome == ship.Failed && errors.Is(err, ship.ErrDeadline):
 		return "find what hangs there (its registry, its disk, docker itself), or make a new plan and apply it with a longer --up-timeout"
 	case errors.As(err, &shipped) && shipped.Advice != "":

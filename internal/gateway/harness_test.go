@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -187,8 +188,11 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 	}
 	b := &bottle{t: t, world: w, end: pair.Bottle}
 	cfg := Config{Host: pair.Host, Table: table, Resolver: w, Dial: w.dial, Observer: b.observe}
-	if os.Getenv(packetsOnly) == "" && os.Getenv(byProxy) == "" {
+	switch os.Getenv(carriedBy) {
+	case "":
 		cfg.Channels, b.channels = wiretest.Channels(t)
+	case "frames":
+		cfg.Wire = wire.DefaultConfig().Framed()
 	}
 	for _, o := range opts {
 		o(&cfg)
@@ -198,7 +202,7 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 		t.Fatal(err)
 	}
 	b.gw = gw
-	if os.Getenv(byProxy) != "" {
+	if os.Getenv(carriedBy) == "proxy" {
 		b.serveProxy()
 	}
 	served := make(chan error, 1)
@@ -220,11 +224,11 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 func (b *bottle) stopClient() { b.stop.Do(b.stack.Destroy) }
 
 // clientStack returns a stack configured like the sentry's: fdbased, recvmmsg, both
-// checksum offloads.
+// checksum offloads. If the wire carries Ethernet, it is like a virtual machine's.
 func clientStack(t testing.TB, end *os.File, cfg wire.Config) *stack.Stack {
 	t.Helper()
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 		HandleLocal:        true,
 	})
@@ -237,10 +241,15 @@ func clientStack(t testing.TB, end *os.File, cfg wire.Config) *stack.Stack {
 		t.Fatal(err)
 	}
 	raw.Control(func(f uintptr) { fd = int(f) })
-	ep, err := fdbased.New(&fdbased.Options{
+	framed := cfg.BottleMAC != wire.MAC{}
+	o := &fdbased.Options{
 		FDs: []int{fd}, MTU: cfg.MTU, PacketDispatchMode: fdbased.RecvMMsg,
-		TXChecksumOffload: true, RXChecksumOffload: true,
-	})
+		TXChecksumOffload: !framed, RXChecksumOffload: !framed,
+	}
+	if framed {
+		o.EthernetHeader, o.Address = true, tcpip.LinkAddress(cfg.BottleMAC[:])
+	}
+	ep, err := fdbased.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,37 +292,25 @@ func protoOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv4.ProtocolNumber
 }
 
-// packetsOnly is set in the environment for bottles without channels.
-const packetsOnly = "CARBOY_TEST_PACKETS_ONLY"
+// carriedBy names, in the environment, what carries a bottle's connections: "packets",
+// "frames" (Ethernet), or "proxy" for requests to a proxy: a name by HTTP's CONNECT, an
+// address by SOCKS5. Without it channels do.
+const carriedBy = "CARBOY_TEST_CARRIED_BY"
 
-// TestByPackets runs the tests of this package again without channels, so that
-// connections come as packets.
-func TestByPackets(t *testing.T) {
+// TestByPackets, TestByFrames and TestByProxy run the tests of this package again without
+// channels, so that connections come as packets, bare or in Ethernet frames, or by a proxy.
+func TestByPackets(t *testing.T) { againBy(t, "packets") }
+
+func TestByFrames(t *testing.T) { againBy(t, "frames") }
+
+func TestByProxy(t *testing.T) { againBy(t, "proxy") }
+
+func againBy(t *testing.T, carrier string) {
 	if testing.Short() {
 		t.Skip("all tests once more: leave out -short")
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestByPackets$", "-test.failfast", "-test.timeout=10m", fmt.Sprintf("-test.short=%t", !testenv.Exhaustive()))
-	c.Env = append(os.Environ(), packetsOnly+"=1")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// byProxy is set in the environment for bottles whose connections go by a proxy.
-const byProxy = "CARBOY_TEST_BY_PROXY"
-
-// ownWay matches the tests for which it matters how connections come: they look at
-// packets, at names that were resolved or at resets before a connection exists.
-const ownWay = "TestByPackets|TestByProxy"
-
-// TestByProxy runs the tests of this package again with connections by a proxy: a name
-// by HTTP's CONNECT, an address by SOCKS5.
-func TestByProxy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("all tests once more: leave out -short")
-	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^("+ownWay+")$", "-test.failfast", "-test.timeout=10m", fmt.Sprintf("-test.short=%t", !testenv.Exhaustive()))
-	c.Env = append(os.Environ(), byProxy+"=1")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestBy(Packets|Frames|Proxy)$", "-test.failfast", "-test.timeout=10m", fmt.Sprintf("-test.short=%t", !testenv.Exhaustive()))
+	c.Env = append(os.Environ(), carriedBy+"="+carrier)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -177,7 +177,7 @@ func TestGRPC(t *testing.T) {
 // TestFlatMemory: a gigabyte in each direction is never buffered.
 func TestFlatMemory(t *testing.T) {
 	size := int64(1 << 30)
-	if testing.Short() || os.Getenv(packetsOnly) != "" {
+	if testing.Short() || os.Getenv(carriedBy) != "" {
 		size = 64 << 20
 	}
 	eachPair(t, func(rw http.ResponseWriter, r *http.Request) {

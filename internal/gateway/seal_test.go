@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +23,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/carboy/carboy/internal/wire"
 )
 
 func echoServer(c net.Conn) {
@@ -340,6 +344,14 @@ func TestPacketsByHand(t *testing.T) {
 // sendRaw writes a packet to the wire, past the bottle's stack.
 func (b *bottle) sendRaw(p []byte) {
 	b.t.Helper()
+	if c := b.gw.wire; c.BottleMAC != (wire.MAC{}) {
+		proto := header.IPv4ProtocolNumber
+		if p[0]>>4 == 6 {
+			proto = header.IPv6ProtocolNumber
+		}
+		head := slices.Concat(c.GatewayMAC[:], c.BottleMAC[:])
+		p = append(binary.BigEndian.AppendUint16(head, uint16(proto)), p...)
+	}
 	if _, err := b.end.Write(p); err != nil {
 		b.t.Fatal(err)
 	}

@@ -504,7 +504,7 @@ func TestFrameWayScans(t *testing.T) {
 // memory for one piece only.
 func TestWebSocketMemory(t *testing.T) {
 	size := int64(256 << 20)
-	if testing.Short() || os.Getenv(packetsOnly) != "" {
+	if testing.Short() || os.Getenv(carriedBy) != "" {
 		size = 64 << 20 // slow through packets
 	}
 	o := newTLSWorld(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {

@@ -38,6 +38,10 @@ var readSizes = [...]int{2048, 16384, 16384, 32768}
 // gateway's stack. head holds the beginning of the packet, up to 2048 bytes in
 // one piece, size its whole length. head is only valid during the call. The
 // filter runs on the reader's goroutine and must not block.
+//
+// If the wire carries Ethernet frames, the filter sees the packets in them. head is
+// empty for a frame that should not exist. Such frames and those for groups are not
+// delivered whatever the filter says.
 type Filter func(head []byte, size int) (deliver bool)
 
 // Link is the gateway's network card: a stack.LinkEndpoint over the host's end of a
@@ -51,6 +55,7 @@ type Filter func(head []byte, size int) (deliver bool)
 type Link struct {
 	file   *os.File
 	filter Filter
+	frames *framing // nil: the wire carries IP packets
 
 	// fdMu keeps the descriptor valid during raw writes: writers hold it shared during
 	// a system call, Shutdown exclusively. The reader needs no lock: Shutdown waits
@@ -73,9 +78,11 @@ type Link struct {
 	stats LinkStats
 }
 
-// LinkStats counts packets since the start.
+// LinkStats counts packets since the start. Those from the bottle that the stack does
+// not see are in Filtered or, if the wire carries Ethernet, in Neighbour when they were
+// answered and in Quiet when a kernel sends them by itself.
 type LinkStats struct {
-	In, Out, Filtered, WriteDropped, WriteWaits atomic.Uint64
+	In, Out, Filtered, WriteDropped, WriteWaits, Neighbour, Quiet atomic.Uint64
 }
 
 var _ stack.LinkEndpoint = (*Link)(nil)
@@ -92,7 +99,7 @@ func NewLink(host *os.File, cfg Config, filter Filter) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wire: link: %w", err)
 	}
-	l := &Link{file: host, filter: filter, mtu: cfg.MTU, done: make(chan struct{})}
+	l := &Link{file: host, filter: filter, frames: newFraming(cfg), mtu: cfg.MTU, done: make(chan struct{})}
 	if err := raw.Control(func(fd uintptr) { l.fd = int(fd) }); err != nil {
 		return nil, fmt.Errorf("wire: link: %w", err)
 	}
@@ -139,7 +146,7 @@ func (l *Link) IsAttached() bool {
 // readLoop delivers packets until the descriptor is closed.
 func (l *Link) readLoop() {
 	defer close(l.done)
-	r := &reader{}
+	r := &reader{framed: l.frames != nil}
 	defer r.release()
 	for {
 		n, err := r.recv(l.fd)
@@ -155,6 +162,11 @@ func (l *Link) readLoop() {
 
 func (l *Link) deliver(s *slot, size int) {
 	l.stats.In.Add(1)
+	if l.frames != nil {
+		if size = l.openFrame(s, size); size == 0 {
+			return
+		}
+	}
 	head := s.views[0].AsSlice()[:min(size, readSizes[0])]
 	if l.filter == nil || !l.filter(head, size) {
 		l.stats.Filtered.Add(1)
@@ -187,18 +199,29 @@ func (l *Link) deliver(s *slot, size int) {
 
 // slot holds the buffers for one packet.
 type slot struct {
+	frame [frameHeader]byte
 	views [len(readSizes)]*buffer.View
-	iovs  [len(readSizes)]unix.Iovec
+	iovs  [1 + len(readSizes)]unix.Iovec // of frame and of views
 }
 
 func (s *slot) fill() {
 	for i, v := range s.views {
 		if v == nil {
 			s.views[i] = buffer.NewViewSize(readSizes[i])
-			s.iovs[i].Base = s.views[i].BasePtr()
-			s.iovs[i].SetLen(readSizes[i])
+			s.iovs[1+i].Base = s.views[i].BasePtr()
+			s.iovs[1+i].SetLen(readSizes[i])
 		}
 	}
+}
+
+// buffers returns where a packet goes or, if framed, a frame.
+func (s *slot) buffers(framed bool) []unix.Iovec {
+	if !framed {
+		return s.iovs[1:]
+	}
+	s.iovs[0].Base = &s.frame[0]
+	s.iovs[0].SetLen(frameHeader)
+	return s.iovs[:]
 }
 
 // take removes and returns the buffers that hold n bytes.
@@ -219,8 +242,9 @@ func (s *slot) take(n int) buffer.Buffer {
 }
 
 type reader struct {
-	slots [readBatch]slot
-	hdrs  [readBatch]rawfile.MMsgHdr
+	framed bool
+	slots  [readBatch]slot
+	hdrs   [readBatch]rawfile.MMsgHdr
 }
 
 func (r *reader) release() {
@@ -241,8 +265,9 @@ func (r *reader) recv(fd int) (int, error) {
 	for i := range r.slots {
 		r.slots[i].fill()
 		r.hdrs[i].Len = 0
-		r.hdrs[i].Msg.Iov = &r.slots[i].iovs[0]
-		r.hdrs[i].Msg.SetIovlen(len(r.slots[i].iovs))
+		iovs := r.slots[i].buffers(r.framed)
+		r.hdrs[i].Msg.Iov = &iovs[0]
+		r.hdrs[i].Msg.SetIovlen(len(iovs))
 	}
 	var n int
 	for {
@@ -300,10 +325,13 @@ func (l *Link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return sent, nil
 }
 
-func appendIovecs(iovs []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
+func (l *Link) appendIovecs(iovs []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
 	for _, b := range pkt.AsSlices() {
 		if len(b) == 0 {
 			continue
+		}
+		if l.frames != nil && len(iovs) == 0 {
+			iovs = append(iovs, l.frames.iovec(b[0]))
 		}
 		v := unix.Iovec{Base: &b[0]}
 		v.SetLen(len(b))
@@ -313,7 +341,7 @@ func appendIovecs(iovs []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
 }
 
 func (l *Link) writeOne(iovs []unix.Iovec, pkt *stack.PacketBuffer) (int, tcpip.Error) {
-	iovs = appendIovecs(iovs, pkt)
+	iovs = l.appendIovecs(iovs, pkt)
 	var hdr [1]rawfile.MMsgHdr
 	hdr[0].Msg.Iov = &iovs[0]
 	hdr[0].Msg.SetIovlen(len(iovs))
@@ -323,7 +351,7 @@ func (l *Link) writeOne(iovs []unix.Iovec, pkt *stack.PacketBuffer) (int, tcpip.
 func (l *Link) writeBatch(batch []*stack.PacketBuffer) (int, tcpip.Error) {
 	hdrs := make([]rawfile.MMsgHdr, len(batch))
 	for i, pkt := range batch {
-		iovs := appendIovecs(make([]unix.Iovec, 0, 8), pkt)
+		iovs := l.appendIovecs(make([]unix.Iovec, 0, 8), pkt)
 		hdrs[i].Msg.Iov = &iovs[0]
 		hdrs[i].Msg.SetIovlen(len(iovs))
 	}
@@ -335,11 +363,16 @@ func (l *Link) Inject(packet []byte) {
 	if len(packet) == 0 {
 		return
 	}
-	v := unix.Iovec{Base: &packet[0]}
-	v.SetLen(len(packet))
+	v := [2]unix.Iovec{1: {Base: &packet[0]}}
+	v[1].SetLen(len(packet))
+	iovs := v[1:]
+	if l.frames != nil {
+		v[0] = l.frames.iovec(packet[0])
+		iovs = v[:]
+	}
 	var hdr [1]rawfile.MMsgHdr
-	hdr[0].Msg.Iov = &v
-	hdr[0].Msg.SetIovlen(1)
+	hdr[0].Msg.Iov = &iovs[0]
+	hdr[0].Msg.SetIovlen(len(iovs))
 	_, _ = l.send(hdr[:])
 }
 
@@ -431,15 +464,21 @@ func (l *Link) SetMTU(mtu uint32) {
 	l.mtu = mtu
 }
 
-// Capabilities implements stack.LinkEndpoint.
+// Capabilities implements stack.LinkEndpoint. A virtual machine's kernel verifies
+// checksums, so the stack must compute them for it.
 func (l *Link) Capabilities() stack.LinkEndpointCapabilities {
+	if l.frames != nil {
+		return stack.CapabilityRXChecksumOffload
+	}
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 }
 
-// MaxHeaderLength implements stack.LinkEndpoint: there is no link header.
+// MaxHeaderLength implements stack.LinkEndpoint: the stack leaves no room for a link
+// header. An Ethernet header is a message's first piece.
 func (l *Link) MaxHeaderLength() uint16 { return 0 }
 
-// LinkAddress implements stack.LinkEndpoint: there is none.
+// LinkAddress implements stack.LinkEndpoint: there is none, so the stack asks for no
+// neighbours.
 func (l *Link) LinkAddress() tcpip.LinkAddress { return "" }
 
 // SetLinkAddress implements stack.LinkEndpoint.

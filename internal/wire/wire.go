@@ -1,6 +1,6 @@
 // Package wire connects a bottle to its gateway: a pair of connected sockets that
-// carries IP packets between the network stack inside the bottle and the gateway
-// outside. It is the bottle's only way out.
+// carries IP packets, or Ethernet frames, between the network stack inside the bottle
+// and the gateway outside. It is the bottle's only way out.
 //
 // It keeps packet boundaries. Nothing but packet bytes crosses the pair: the kernel
 // discards descriptors sent along, because no ancillary buffer is ever offered. A peer
@@ -38,7 +38,8 @@ const (
 // Config is shared by both ends of a wire. The zero value is not usable; see
 // [DefaultConfig].
 type Config struct {
-	// MTU in bytes. The bottle's link must have both checksum offloads.
+	// MTU in bytes. The bottle's link must have both checksum offloads, unless it
+	// carries Ethernet frames.
 	MTU uint32
 	// Bottle4 and Bottle6 are the bottle's addresses with their prefix
 	// lengths. Packets from any other source are dropped.
@@ -49,6 +50,9 @@ type Config struct {
 	// DNS is the server to write into the bottle's resolv.conf. Any address
 	// would do, because the gateway answers port 53 on all of them.
 	DNS netip.Addr
+	// BottleMAC and GatewayMAC are the addresses of the two cards if the wire carries
+	// Ethernet frames; zero: it carries IP packets. See [Config.Framed].
+	BottleMAC, GatewayMAC MAC
 }
 
 // DefaultConfig returns the addresses that every bottle has. All bottles can have the
@@ -82,7 +86,7 @@ func (c Config) Validate() error {
 	case !c.Bottle6.Contains(c.Gateway6) || c.Bottle6.Addr() == c.Gateway6:
 		return fmt.Errorf("wire: gateway %v is not another address in %v", c.Gateway6, c.Bottle6)
 	}
-	return nil
+	return c.validateMACs()
 }
 
 // Pair holds the two ends of a wire. The receiver of an end closes it.
