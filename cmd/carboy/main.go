@@ -20,6 +20,7 @@ import (
 )
 
 func main() {
+	runtimeMain()
 	carboy.Main()
 	collectLater()
 	preparedMain()

@@ -31,6 +31,10 @@ var needs = []struct{ name, what string }{
 // and then does not return. Otherwise it returns at once.
 func Main() { gvisor.Main() }
 
+// Runtime is the command line of carboy's kernel as an OCI runtime, which container engines
+// start. It does not return.
+func Runtime(args []string) { gvisor.Runtime(args) }
+
 // Default returns the backend that is used when nobody names one.
 func Default() bottle.Backend { return all[0] }
 
