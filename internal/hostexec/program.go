@@ -22,6 +22,8 @@ const (
 	GitServe
 	// GitLand brings commits that a bottle made into the host's repository.
 	GitLand
+	// Smolvm makes, starts and ends virtual machines whose names begin with carboy-.
+	Smolvm
 )
 
 // String returns the bare name, or "unknown program".
@@ -45,11 +47,16 @@ type spec struct {
 	prepare func(c *call) error
 	// addressSpace bounds each process's address space in bytes; 0 is no bound.
 	addressSpace uint64
+	// lasts says that Start takes the program.
+	lasts bool
+	// dirs returns the directories to look in, in place of trustedDirs; nil: none.
+	dirs func() []string
 }
 
 // call is one command on its way to an invocation.
 type call struct {
 	program string
+	path    string // of the program
 	args    []string
 	dir     string
 	scratch string // parent for temporary directories
@@ -86,6 +93,12 @@ var hostPrograms = map[Program]*spec{
 		name:         "git",
 		prepare:      prepareGitLand,
 		addressSpace: 16 << 30,
+	},
+	Smolvm: {
+		name:    "smolvm-bin",
+		prepare: prepareSmolvm,
+		lasts:   true,
+		dirs:    smolvmDirs,
 	},
 }
 
