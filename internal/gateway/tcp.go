@@ -116,8 +116,8 @@ func (g *Gateway) handleConnRequest(k connRequest) {
 	addr := k.to()
 	// For packets, filter has already checked this.
 	if g.badDestination(addr.Addr()) || addr.Port() == 0 {
-		refuse(reasonBadDestination, addr.Addr().String(), "")
 		g.ledger.packet(reasonBadDestination)
+		refuse(reasonBadDestination, addr.Addr().String(), "")
 		return
 	}
 	if addr.Port() == 53 {
@@ -136,8 +136,8 @@ func (g *Gateway) handleConnRequest(k connRequest) {
 		reason = reasonProxy // a request for a proxy is not what such an upstream reads
 	}
 	if reason != ReasonOK {
-		refuse(reason, name, v.Rule)
 		g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: "tcp", Rule: v.Rule, Reason: reason}, true)
+		refuse(reason, name, v.Rule)
 		return
 	}
 	f := g.newFlow(addr, name, literal, v)
