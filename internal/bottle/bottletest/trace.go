@@ -45,6 +45,11 @@ func (s *suite) trace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.judgeFacts(t, b, got, dropped)
+}
+
+// judgeFacts compares the facts that came with what the backend declares.
+func (s *suite) judgeFacts(t *testing.T, b *box, got []trace.Fact, dropped uint64) {
 	kind := b.Posture().FactsKind()
 	declared := s.backend().Capabilities().Facts
 	if declared == "" {

@@ -1,0 +1,28 @@
+package docker
+
+import (
+	"os"
+	"testing"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/bottletest"
+	"github.com/carboy/carboy/internal/bottle/docker/dockertest"
+)
+
+func TestMain(m *testing.M) {
+	bottletest.Main()
+	os.Exit(m.Run())
+}
+
+// engine is the Engine of all tests; it is stopped by TestZEnd.
+func withEngine(t *testing.T) *dockertest.Engine {
+	t.Helper()
+	e := dockertest.Start(t)
+	t.Cleanup(func() { e.Stop(t) })
+	return e
+}
+
+func TestContract(t *testing.T) {
+	withEngine(t)
+	bottletest.Run(t, func() bottle.Backend { return Backend{} })
+}

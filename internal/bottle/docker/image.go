@@ -1,0 +1,109 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/carboy/carboy/internal/guest/program"
+	"github.com/carboy/carboy/internal/safetext"
+)
+
+const (
+	imageName  = "carboy-guest"
+	imageLabel = "dev.carboy.guest"
+	guestPath  = "/carboy-guest"
+	// stagePath is where the bottle's own root is put together; the image has the
+	// empty directory.
+	stagePath = "/.carboy"
+)
+
+// guestImage returns the name of the image that holds the guest program and nothing else,
+// and makes it if the Engine has not got it. All bottles share it.
+func (e *engine) guestImage(ctx context.Context) (string, error) {
+	digest, err := program.Digest()
+	if err != nil {
+		return "", err
+	}
+	ref := imageName + ":" + digest[:32]
+	err = e.call(ctx, http.MethodGet, "/images/"+ref+"/json", nil, nil, nil)
+	if err == nil {
+		return ref, nil
+	}
+	if !gone(err) {
+		return "", err
+	}
+	text, err := guestTar()
+	if err != nil {
+		return "", err
+	}
+	q := url.Values{"fromSrc": {"-"}, "repo": {imageName}, "tag": {digest[:32]}, "changes": {"LABEL " + imageLabel + "=" + digest}}
+	resp, err := e.send(ctx, http.MethodPost, e.api+"/images/create?"+q.Encode(), bytes.NewReader(text), "application/x-tar")
+	if err != nil {
+		return "", fmt.Errorf("make the guest's image: %w", err)
+	}
+	defer resp.Body.Close()
+	// The answer is a stream of lines; an error is one of them.
+	for d := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)); ; {
+		var line struct{ Error string }
+		if err := d.Decode(&line); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return "", fmt.Errorf("make the guest's image: %w", err)
+		}
+		if line.Error != "" {
+			return "", fmt.Errorf("make the guest's image: %s", safetext.String(line.Error, 500))
+		}
+	}
+	return ref, e.dropOldImages(ctx, digest)
+}
+
+// dropOldImages removes the images of other builds of carboy, unless a container uses them.
+func (e *engine) dropOldImages(ctx context.Context, digest string) error {
+	var images []struct {
+		ID     string `json:"Id"`
+		Labels map[string]string
+	}
+	filter := url.Values{"filters": {`{"label":["` + imageLabel + `"]}`}}
+	if err := e.call(ctx, http.MethodGet, "/images/json", filter, nil, &images); err != nil {
+		return err
+	}
+	for _, i := range images {
+		if i.Labels[imageLabel] != digest {
+			// In use, or removed by another carboy: both are as they should be.
+			_ = e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(i.ID), nil, nil, nil)
+		}
+	}
+	return nil
+}
+
+// guestTar returns the image's files. It is the same for the same program.
+func guestTar() ([]byte, error) {
+	bin, err := program.Binary()
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, dir := range []string{"dev", "etc", "proc", "sys", stagePath[1:]} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guestPath[1:], Mode: 0o755, Size: int64(len(bin))}); err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(bin); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,209 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/guest/agent"
+	"github.com/carboy/carboy/internal/guest/rtnet"
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// The container starts with the guest program alone, which waits for a connection and has
+// neither network nor files. A thread of carboy then joins the container's namespaces and
+// puts both in. So the container never has a right to make them itself, the Engine mounts
+// nothing of the host, and everything ends with the container.
+
+// cardName is the bottle's network card.
+const cardName = "wire0"
+
+// locked runs f on a thread of its own, which ends with f: what f did to the thread cannot
+// be undone.
+func locked(f func()) {
+	runtime.LockOSThread()
+	f()
+}
+
+// joined is what a thread in the container's namespaces brought back.
+type joined struct {
+	stream *os.File // to the guest program
+	tun    *os.File // the other end of the card; nil without a wire
+	layers []layer
+}
+
+func (j *joined) close() {
+	for _, f := range []*os.File{j.stream, j.tun} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	for _, l := range j.layers {
+		l.dir.Close()
+	}
+}
+
+// layer is the upper directory of one overlay of the bottle.
+type layer struct {
+	dir *os.File
+	at  string // inside
+	// workspace is true for that of the workspace.
+	workspace bool
+}
+
+// join puts network and files into the container whose first process is pid.
+func join(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (*joined, error) {
+	type result struct {
+		j   *joined
+		err error
+	}
+	got := make(chan result, 1)
+	go locked(func() {
+		j := &joined{}
+		err := j.enter(ctx, pid, spec, t)
+		if err != nil {
+			j.close()
+			j = nil
+		}
+		got <- result{j, err}
+	})
+	r := <-got
+	return r.j, r.err
+}
+
+func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (err error) {
+	// A thread that shares its root and working directory cannot change namespaces.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	mnt, err := pid.open("ns/mnt")
+	if err != nil {
+		return err
+	}
+	defer mnt.Close()
+	net, err := pid.open("ns/net")
+	if err != nil {
+		return err
+	}
+	defer net.Close()
+	if err := unix.Setns(int(net.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("join the container's network: %w", err)
+	}
+	if spec.Wire != nil {
+		if j.tun, err = makeCard(spec.Net); err != nil {
+			return err
+		}
+	}
+	if j.stream, err = dialGuest(ctx, pid); err != nil {
+		return err
+	}
+	if err := unix.Setns(int(mnt.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("join the container's files: %w", err)
+	}
+	j.layers, err = buildRoot(spec, t)
+	return err
+}
+
+// makeCard makes a TUN device in this thread's network namespace. Its descriptor carries
+// IP packets, and the device ends with it.
+func makeCard(cfg wire.Config) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &bottle.UnavailableError{Backend: name, Reason: "there is no TUN device", Err: err, Advice: "as root: modprobe tun"}
+	}
+	r, err := unix.NewIfreq(cardName)
+	if err == nil {
+		r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
+	}
+	if err == nil {
+		err = rtnet.Configure(cardName, cfg.MTU, []string{cfg.Bottle4.String(), cfg.Bottle6.String()}, []string{cfg.Gateway4.String(), cfg.Gateway6.String()})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("make the bottle's network card: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "tun"), nil
+}
+
+// dialGuest connects to the guest program, which may not listen yet.
+func dialGuest(ctx context.Context, pid *process) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		if err = unix.Connect(fd, &unix.SockaddrUnix{Name: agent.Socket}); err != unix.ECONNREFUSED && err != unix.EINTR {
+			break
+		}
+		if err = errors.Join(ctx.Err(), pid.alive()); err != nil {
+			break
+		}
+		time.Sleep(pause)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("reach the guest program: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "guest"), nil
+}
+
+// process is the first process of a container, held by a descriptor: its number can become
+// another's.
+type process struct {
+	pid int
+	fd  *os.File // pidfd
+}
+
+func openProcess(pid int) (*process, error) {
+	if pid <= 1 {
+		return nil, errors.New("Docker: the container has no process")
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the container's first process: %w", err)
+	}
+	return &process{pid, os.NewFile(uintptr(fd), "pidfd")}, nil
+}
+
+// path returns a name below the process's entry in /proc.
+func (p *process) path(name string) string { return fmt.Sprintf("/proc/%d/%s", p.pid, name) }
+
+// alive returns an error if the process has ended.
+func (p *process) alive() error {
+	if err := unix.PidfdSendSignal(int(p.fd.Fd()), 0, nil, 0); err != nil {
+		return fmt.Errorf("the container's first process: %w", err)
+	}
+	return nil
+}
+
+// open opens a file of the process, and not of one that got its number.
+func (p *process) open(name string) (*os.File, error) {
+	f, err := os.Open(p.path(name))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.alive(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// read reads a file of the process.
+func (p *process) read(name string) (string, error) {
+	b, err := os.ReadFile(p.path(name))
+	if err != nil {
+		return "", err
+	}
+	return string(b), p.alive()
+}

@@ -1,0 +1,164 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// meter measures a container by its cgroups, of either version, and by the directory that
+// holds what it writes.
+type meter struct {
+	memory, pids string // directories of the cgroups
+	unified      bool   // version 2
+	scratch      string // the directory; empty: in memory
+
+	mu   sync.Mutex
+	disk int64 // as last measured
+	next time.Time
+}
+
+// walkShare bounds the part of the time in which the directory's size is being summed.
+const walkShare = 20
+
+const cgroupMount = "/sys/fs/cgroup"
+
+func openMeter(p *process, scratch string) (*meter, error) {
+	text, err := p.read("cgroup")
+	if err != nil {
+		return nil, err
+	}
+	m := &meter{scratch: scratch}
+	for line := range strings.Lines(text) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for _, c := range strings.Split(f[1], ",") {
+			switch c {
+			case "memory":
+				m.memory = filepath.Join(cgroupMount, "memory", f[2])
+			case "pids":
+				m.pids = filepath.Join(cgroupMount, "pids", f[2])
+			}
+		}
+		if f[1] == "" && m.memory == "" && m.pids == "" {
+			dir := filepath.Join(cgroupMount, f[2])
+			if _, err := os.Stat(dir + "/memory.current"); err == nil {
+				m.memory, m.pids, m.unified = dir, dir, true
+			}
+		}
+	}
+	if m.memory == "" || m.pids == "" {
+		return nil, errors.New("the container's cgroup cannot be found: its use of memory and processes would be unknown")
+	}
+	_, err = m.usage()
+	return m, err
+}
+
+// usage counts the memory that the kernel cannot take back: what processes have, and files
+// in memory.
+func (m *meter) usage() (bottle.Usage, error) {
+	text, err := os.ReadFile(m.memory + "/memory.stat")
+	if err != nil {
+		return bottle.Usage{}, err
+	}
+	names := []string{"total_rss", "total_shmem"}
+	if m.unified {
+		names = []string{"anon", "shmem", "kernel_stack", "pagetables", "sock"}
+	}
+	var u bottle.Usage
+	for _, n := range names {
+		u.Memory += field(string(text), n)
+	}
+	if !m.unified {
+		b, err := os.ReadFile(m.memory + "/memory.kmem.usage_in_bytes")
+		if err == nil {
+			n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+			u.Memory += n
+		}
+	}
+	u.Disk, err = m.diskUsage()
+	return u, err
+}
+
+func (m *meter) refusals() (bottle.Refusals, error) {
+	text, err := os.ReadFile(m.pids + "/pids.events")
+	if err != nil {
+		return bottle.Refusals{}, err
+	}
+	return bottle.Refusals{Pids: field(string(text), "max")}, nil
+}
+
+// field returns the number after a name in lines of names and numbers.
+func field(text, name string) int64 {
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(line, name+" "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// diskUsage sums the blocks of what the bottle wrote.
+func (m *meter) diskUsage() (int64, error) {
+	if m.scratch == "" {
+		return 0, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	begin := time.Now()
+	if begin.Before(m.next) {
+		return m.disk, nil
+	}
+	fd, err := unix.Open(m.scratch, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("scratch directory: %w", err)
+	}
+	m.disk, err = blocks(fd)
+	m.next = time.Now().Add(walkShare * time.Since(begin))
+	return m.disk, err
+}
+
+// blocks returns the bytes that a directory and all below it take on disk, and closes fd.
+// Files that vanish meanwhile are none.
+func blocks(fd int) (int64, error) {
+	f := os.NewFile(uintptr(fd), "scratch")
+	defer f.Close()
+	var total int64
+	for {
+		names, err := f.Readdirnames(1024)
+		for _, n := range names {
+			var st unix.Stat_t
+			if unix.Fstatat(fd, n, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+				continue
+			}
+			total += st.Blocks * 512
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				continue
+			}
+			sub, err := unix.Openat(fd, n, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			if err != nil {
+				continue
+			}
+			below, err := blocks(sub)
+			if err != nil {
+				return total, err
+			}
+			total += below
+		}
+		if len(names) == 0 || err != nil {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,268 @@
+// Package guest is the host's side of the program that runs inside a container or virtual
+// machine (package agent): it starts commands there, joins their streams to the caller's
+// descriptors, and fetches changed files. It is shared by the backends that have such a
+// program.
+//
+// The guest is hostile. What it sends has bounds, which package proto checks; a breach
+// ends the stream, and with it the bottle. It can refuse to answer, so callers give a
+// context, and Close ends every call. Start reading at [Connect].
+package guest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/guest/proto"
+	"github.com/carboy/carboy/internal/safetext"
+)
+
+// maxText bounds what of a guest's message is shown, bytes.
+const maxText = 500
+
+// Client is the host's end of the stream to one guest. Its methods are safe for
+// concurrent use.
+type Client struct {
+	conn  *proto.Conn
+	hello proto.Hello
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // what copies streams
+}
+
+// Connect greets the guest on conn, which it owns, and returns when the guest has
+// answered. Closing conn must end its reads and writes.
+func Connect(ctx context.Context, conn io.ReadWriteCloser) (*Client, error) {
+	nonce := make([]byte, proto.NonceSize)
+	if _, err := rand.Read(nonce); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c := &Client{conn: proto.NewConn(conn, true)}
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	hello, err := c.conn.Greet(nonce)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.conn.Close()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, fmt.Errorf("greet the guest: %w", err)
+	}
+	c.hello = hello
+	c.running.Add(1)
+	go func() {
+		defer c.running.Done()
+		_ = c.conn.Serve(nil) // Err holds why it ended
+	}()
+	return c, nil
+}
+
+// Hello returns what the guest said of itself. It is bounded, and nothing else is known
+// about it.
+func (c *Client) Hello() proto.Hello { return c.hello }
+
+// Done is closed when the stream has ended.
+func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
+
+// Err returns why the stream ended, nil while it has not.
+func (c *Client) Err() error { return c.conn.Err() }
+
+// Close ends the stream, and so the guest, and every call. All copies of descriptors are
+// closed when it returns.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	err := c.conn.Close()
+	c.running.Wait()
+	return err
+}
+
+// enter counts a copier of streams, unless the client is closed.
+func (c *Client) enter(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.running.Add(n)
+	return true
+}
+
+// Setup prepares the guest; see proto.Setup.
+func (c *Client) Setup(ctx context.Context, s *proto.Setup) error {
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpSetup, Setup: s}, nil, nil)
+	return err
+}
+
+// Freeze stops the commands and writes their files out.
+func (c *Client) Freeze(ctx context.Context) error {
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpFreeze}, nil, nil)
+	return err
+}
+
+// Thaw lets frozen commands go on.
+func (c *Client) Thaw(ctx context.Context) error {
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpThaw}, nil, nil)
+	return err
+}
+
+// Stats returns what the commands use, as the guest says.
+func (c *Client) Stats(ctx context.Context) (proto.Stats, error) {
+	r, err := c.call(ctx, &proto.Request{Op: proto.OpStats}, nil, nil)
+	if err != nil {
+		return proto.Stats{}, err
+	}
+	if r.Stats == nil {
+		return proto.Stats{}, c.breach("a reply without statistics")
+	}
+	return *r.Stats, nil
+}
+
+// Import unpacks the tar stream r below dir, a directory in the guest's own root.
+func (c *Client) Import(ctx context.Context, dir string, r io.Reader) error {
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpImport, Dir: dir}, r, nil)
+	return err
+}
+
+// Export writes the guest's tar stream of the layers to w. It is hostile: no byte of it
+// has been looked at.
+func (c *Client) Export(ctx context.Context, layers []proto.Layer, w io.Writer) error {
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpExport, Layers: layers}, nil, w)
+	return err
+}
+
+func (c *Client) breach(text string) error {
+	c.conn.Close()
+	return fmt.Errorf("%w: %s", proto.ErrProtocol, text)
+}
+
+// call makes a request. It sends from as the request's input and writes its output to to.
+func (c *Client) call(ctx context.Context, r *proto.Request, from io.Reader, to io.Writer) (proto.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return proto.Reply{}, err
+	}
+	ch, err := c.conn.Open(r)
+	if err != nil {
+		return proto.Reply{}, c.gone(err)
+	}
+	// A call that is given up leaves the guest in an unknown state.
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	var sendErr, takeErr error
+	if from != nil {
+		_, sendErr = io.Copy(struct{ io.Writer }{ch.Writer(proto.In)}, from)
+		if errors.Is(sendErr, proto.ErrStopped) {
+			sendErr = nil // the reply says why
+		}
+		if sendErr != nil { // half a stream must not be taken for a whole one
+			c.conn.Close()
+			return proto.Reply{}, sendErr
+		}
+		_ = ch.Writer(proto.In).Close()
+	}
+	if to != nil {
+		out := ch.Reader(proto.Out)
+		if _, takeErr = io.Copy(to, struct{ io.Reader }{out}); takeErr != nil {
+			_ = out.Close()
+		}
+	}
+	<-ch.Replied()
+	reply, err := ch.Reply()
+	switch {
+	case ctx.Err() != nil:
+		return reply, ctx.Err()
+	case takeErr != nil && !errors.Is(takeErr, proto.ErrEnded):
+		return reply, takeErr
+	case err != nil:
+		return reply, c.gone(err)
+	case reply.Error != "":
+		return reply, fmt.Errorf("the guest says: %s", safetext.String(reply.Error, maxText))
+	}
+	return reply, nil
+}
+
+// gone returns bottle.ErrGone if the stream has ended, with the reason.
+func (c *Client) gone(err error) error {
+	select {
+	case <-c.conn.Done():
+		if why := c.conn.Err(); errors.Is(why, proto.ErrProtocol) {
+			return fmt.Errorf("%w: %w", bottle.ErrGone, why)
+		}
+		return bottle.ErrGone
+	default:
+	}
+	if errors.Is(err, proto.ErrEnded) {
+		return bottle.ErrGone
+	}
+	return err
+}
+
+// Start starts a command. The caller keeps its descriptors; they are duplicated.
+func (c *Client) Start(ctx context.Context, cmd *bottle.Command) (bottle.Process, error) {
+	s := &proto.Start{Args: raw(cmd.Args), Env: raw(cmd.Env), Dir: []byte(cmd.Dir), Terminal: cmd.Terminal}
+	p := &process{client: c, terminal: cmd.Terminal, drained: make(chan struct{})}
+	if err := p.take(cmd, s); err != nil {
+		p.close()
+		return nil, err
+	}
+	ch, err := c.conn.Open(&proto.Request{Op: proto.OpStart, Start: s})
+	if err != nil {
+		p.close()
+		return nil, c.gone(err)
+	}
+	p.ch = ch
+	select {
+	case <-ch.Replied():
+	case <-ctx.Done():
+		// Nobody would wait for a command that starts now.
+		c.conn.Close()
+		p.close()
+		return nil, ctx.Err()
+	}
+	reply, err := ch.Reply()
+	if err == nil && reply.Error != "" {
+		err = startError(reply)
+	}
+	if err == nil && !p.join() {
+		err = bottle.ErrGone
+	}
+	if err != nil {
+		p.close()
+		return nil, c.gone(err)
+	}
+	return p, nil
+}
+
+func startError(r proto.Reply) error {
+	text := safetext.String(r.Error, maxText)
+	switch r.Code {
+	case proto.CodeNotFound:
+		return fmt.Errorf("%w: %s", bottle.ErrNotFound, text)
+	case proto.CodeNotExecutable:
+		return fmt.Errorf("%w: %s", bottle.ErrNotExecutable, text)
+	}
+	return fmt.Errorf("start the command: %s", text)
+}
+
+func raw(ss []string) [][]byte {
+	out := make([][]byte, len(ss))
+	for i, s := range ss {
+		out[i] = []byte(s)
+	}
+	return out
+}
+
+// status turns the guest's account into the contract's.
+func status(e proto.Exit) bottle.Status {
+	return bottle.Status{Exited: true, Code: e.Code, Signal: syscall.Signal(e.Signal)}
+}

@@ -1,0 +1,6 @@
+package program
+
+import _ "embed"
+
+//go:embed agent_amd64.gz
+var packed []byte
