@@ -15,10 +15,17 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-// runtimeMain takes the process over if the command line is one of an OCI runtime: carboy
-// runtime, and then neither nothing nor a word of carboy's own.
+// runtimeOwn lists the words after carboy runtime that are carboy's own.
+var runtimeOwn = []string{"install", "uninstall", "help", "-h", "--help"}
+
+// isRuntime reports whether a command line is one of an OCI runtime.
+func isRuntime(args []string) bool {
+	return len(args) > 2 && args[1] == "runtime" && !slices.Contains(runtimeOwn, args[2])
+}
+
+// runtimeMain takes the process over if its command line is one of an OCI runtime.
 func runtimeMain() {
-	if len(os.Args) > 2 && os.Args[1] == "runtime" && !slices.Contains([]string{"install", "uninstall", "help", "-h", "--help"}, os.Args[2]) {
+	if isRuntime(os.Args) {
 		backends.Runtime(os.Args[2:])
 	}
 }

@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "run-and-wait" {
 		os.Exit(runAndWait(os.Args[2]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == "seal-and-wait" {
+		os.Exit(sealAndWait(os.Args[2]))
+	}
 	stop, err := testenv.CollectCoverage()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "collect coverage:", err)

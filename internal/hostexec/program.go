@@ -24,6 +24,10 @@ const (
 	GitLand
 	// Smolvm makes, starts and ends virtual machines whose names begin with carboy-.
 	Smolvm
+	// Qemu runs a virtual machine; see [Runner.StartSealed].
+	Qemu
+	// Mke2fs makes a file system in a file, for a virtual machine's disk.
+	Mke2fs
 )
 
 // String returns the bare name, or "unknown program".
@@ -51,6 +55,8 @@ type spec struct {
 	lasts bool
 	// dirs returns the directories to look in, in place of trustedDirs; nil: none.
 	dirs func() []string
+	// sealed programs start by StartSealed alone, others never.
+	sealed bool
 }
 
 // call is one command on its way to an invocation.
@@ -99,6 +105,15 @@ var hostPrograms = map[Program]*spec{
 		prepare: prepareSmolvm,
 		lasts:   true,
 		dirs:    smolvmDirs,
+	},
+	Qemu: {
+		name:    "qemu-system-x86_64",
+		prepare: prepareQemu,
+		sealed:  true,
+	},
+	Mke2fs: {
+		name:    "mke2fs",
+		prepare: prepareMke2fs,
 	},
 }
 

@@ -227,6 +227,9 @@ func (r *Runner) admit(cmd *Command, lasting bool) (*spec, error) {
 		return nil, refuse(name, reasonProgram, "not in the closed set")
 	}
 	name = s.name
+	if s.sealed {
+		return nil, refuse(name, reasonProgram, "it runs in namespaces of its own only")
+	}
 	if (lasting || cmd.Keep) && !(lasting && s.lasts) {
 		return nil, refuse(name, reasonProgram, "it may not outlast the call that starts it")
 	}
