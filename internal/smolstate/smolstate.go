@@ -78,6 +78,8 @@ type Machine struct {
 	GPU       bool              `json:"gpu"`
 	Secrets   map[string]any    `json:"secret_refs"`
 	NetworkOf string            `json:"network_name"`
+	// PID is the process of a machine that runs; 0: none.
+	PID int `json:"pid"`
 }
 
 // Confine makes the database at path say that a machine may reach the address allowed and
@@ -111,6 +113,14 @@ func Confine(ctx context.Context, path, machine string, allowed netip.Addr) (m M
 		return Machine{}, true, fmt.Errorf("smolvm state %s: machine %q: %s is %.200q, not %q: %w", path, machine, field, m.Allowed, want, ErrNotStored)
 	}
 	return m, true, nil
+}
+
+// Read returns a machine's description.
+func Read(ctx context.Context, path, machine string) (Machine, error) {
+	if err := checkFile(path); err != nil {
+		return Machine{}, err
+	}
+	return readMachine(ctx, path, machine)
 }
 
 // Has reports whether the database at path has a machine of that name. Without a database
