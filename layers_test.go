@@ -18,14 +18,14 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/erofs"},
-	{"internal/policy", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/erofs", "internal/loopback", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar"},
+	{"internal/policy", "internal/smolstate", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/forge", "internal/forge/giteatest"},
 	{"internal/routes", "internal/forge/forgetest"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/ociruntime", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
-	{"internal/bottle/gvisor", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/ship/reviews", "internal/orchestrate", "internal/orchestrate/config"},
-	{"internal/orchestrate/checks", "internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host"},
+	{"internal/bottle/gvisor", "internal/guest", "internal/guest/agent/program", "internal/bottle/docker/dockertest", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/ship/reviews", "internal/orchestrate", "internal/orchestrate/config"},
+	{"internal/orchestrate/checks", "internal/bottle/docker", "internal/bottle/smolmachines", "internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host"},
 	{"internal/backends", "internal/review", "internal/run/repos", "internal/provenance"},
 	{"internal/ask", "internal/run/plan"},
 	{"internal/run", "internal/agent", "internal/ship/operator"},
@@ -45,8 +45,9 @@ var only = []struct {
 	in     []string
 	why    string
 }{
-	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/corpus/attacker"}, "whatever carboy starts on the host goes through the exec chokepoint"},
+	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/bottle/docker", "internal/corpus/attacker"}, "whatever carboy starts on the host goes through the exec chokepoint"},
 	{module + "/internal/bottle/gvisor", []string{"internal/backends"}, "a backend is imported in one place"},
+	{module + "/internal/bottle/docker", []string{"internal/backends"}, "a backend is imported in one place"},
 	{module + "/internal/corpus", []string{"cmd/carboy", "internal/corpus"}, "attackers are off the main path: only carboy escape-test reaches them"},
 	{"gvisor.dev/gvisor/runsc", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/sentry", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
@@ -65,7 +66,7 @@ var only = []struct {
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/browsertest", "internal/forge/forgetest", "internal/forge/giteatest", "internal/gitgate/gittest", "internal/ship/shiptest", "internal/tools/house", "internal/tools/diffcover", "internal/tools/planted"}
+var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/bottle/docker/dockertest", "internal/browsertest", "internal/forge/forgetest", "internal/forge/giteatest", "internal/gitgate/gittest", "internal/ship/shiptest", "internal/tools/house", "internal/tools/diffcover", "internal/tools/planted"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}

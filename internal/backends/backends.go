@@ -10,12 +10,13 @@ import (
 	"strings"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/docker"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/fault"
 )
 
 // all lists the backends, the default first.
-var all = []bottle.Backend{gvisor.Backend{}}
+var all = []bottle.Backend{gvisor.Backend{}, docker.Backend{}}
 
 // needs lists the names that people may use, and what a backend of that name needs. Some are
 // of another system's carboy.

@@ -193,15 +193,11 @@ func (c *Client) call(ctx context.Context, r *proto.Request, from io.Reader, to 
 
 // gone returns bottle.ErrGone if the stream has ended, with the reason.
 func (c *Client) gone(err error) error {
-	select {
-	case <-c.conn.Done():
-		if why := c.conn.Err(); errors.Is(why, proto.ErrProtocol) {
-			return fmt.Errorf("%w: %w", bottle.ErrGone, why)
-		}
-		return bottle.ErrGone
-	default:
-	}
-	if errors.Is(err, proto.ErrEnded) {
+	why := c.conn.Err()
+	switch {
+	case errors.Is(why, proto.ErrProtocol):
+		return fmt.Errorf("%w: %w", bottle.ErrGone, why)
+	case why != nil, errors.Is(err, proto.ErrEnded):
 		return bottle.ErrGone
 	}
 	return err

@@ -117,20 +117,23 @@ var spawners = map[string][]string{
 
 // exceptions may spawn by themselves, each for its reason.
 var exceptions = map[string]string{
-	"internal/bench":             "a developer's program, never linked into carboy",
-	"internal/hostexec":          "the chokepoint",
-	"internal/hostile/mutate":    "a developer's program, never linked into carboy: it runs go",
-	"internal/tools/house":       "a developer's program, never linked into carboy: it asks go for packages",
-	"internal/tools/diffcover":   "a developer's program, never linked into carboy: it runs git",
-	"internal/tools/planted":     "a developer's program, never linked into carboy: it makes a Debian system and starts its programs",
-	"internal/testenv":           "for tests: a test's process executes itself again in a namespace of its own",
-	"internal/browsertest":       "Chromium, for tests of pages",
-	"internal/ship/shiptest":     "hosts for tests: sshd and Docker Engines",
-	"internal/forge/giteatest":   "a Gitea server for tests",
-	"internal/gitgate/gittest":   "upstreams for tests: sshd and git http-backend",
-	"internal/bottle/bottletest": "a suite for tests: its guest starts programs inside the bottle, not on the host",
-	"internal/corpus/attacker":   "the attacker of the hostile corpus: it runs inside a bottle only, and its Main does nothing elsewhere",
-	"internal/bottle/gvisor":     "the embedded kernel re-executes this binary as its own parts, with an environment of its own making",
+	"internal/bench":                    "a developer's program, never linked into carboy",
+	"internal/hostexec":                 "the chokepoint",
+	"internal/hostile/mutate":           "a developer's program, never linked into carboy: it runs go",
+	"internal/tools/house":              "a developer's program, never linked into carboy: it asks go for packages",
+	"internal/tools/diffcover":          "a developer's program, never linked into carboy: it runs git",
+	"internal/tools/planted":            "a developer's program, never linked into carboy: it makes a Debian system and starts its programs",
+	"internal/testenv":                  "for tests: a test's process executes itself again in a namespace of its own",
+	"internal/browsertest":              "Chromium, for tests of pages",
+	"internal/ship/shiptest":            "hosts for tests: sshd and Docker Engines",
+	"internal/forge/giteatest":          "a Gitea server for tests",
+	"internal/gitgate/gittest":          "upstreams for tests: sshd and git http-backend",
+	"internal/bottle/bottletest":        "a suite for tests: its guest starts programs inside the bottle, not on the host",
+	"internal/corpus/attacker":          "the attacker of the hostile corpus: it runs inside a bottle only, and its Main does nothing elsewhere",
+	"internal/bottle/docker":            "a process that sleeps in a user namespace while mounts are made, of the embedded guest program",
+	"internal/bottle/docker/dockertest": "a Docker Engine for tests",
+	"internal/guest/agent":              "the program inside a container or virtual machine: it starts commands there, not on the host",
+	"internal/bottle/gvisor":            "the embedded kernel re-executes this binary as its own parts, with an environment of its own making",
 }
 
 // TestOnlyHostexecSpawns is the rule of the whole repository: a program that is

@@ -237,7 +237,7 @@ func dockerUninstall(o *Options) ([]Step, error) {
 		return nil, err
 	}
 	s, err := f.restore(dockerText(o.link()), without, len(rest) == 0)
-	return []Step{s, o.reload(), {File: f.path, What: "containers that run under " + Name + " can't be stopped by Docker any more: remove them first, or install again"}}, err
+	return []Step{s, o.reload(), {File: f.path, What: "Docker may list the runtime until it starts next, and can run nothing with it; containers under it can't be stopped any more until you install again"}}, err
 }
 
 // reload returns a step that has dockerd read its file again. It does not restart it.

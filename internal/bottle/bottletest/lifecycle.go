@@ -223,7 +223,7 @@ func (s *suite) cycle(t *testing.T) []testenv.Process {
 	b.sh("echo x > f; (sleep 600 >/dev/null 2>&1 &) ; (setsid sleep 601 >/dev/null 2>&1 &)")
 	p := b.start("/bin/sh", "-c", "echo up; sleep 600")
 	p.waitFor("up")
-	live := testenv.Descendants(t, os.Getpid())
+	live := b.processes()
 	if err := b.Pause(b.ctx); err != nil {
 		t.Error(err)
 	}
@@ -236,6 +236,20 @@ func (s *suite) cycle(t *testing.T) []testenv.Process {
 	p.stdin.Close()
 	p.copied.Wait()
 	return live
+}
+
+// processes returns the bottle's processes on the host: this process's descendants, and
+// those of the posture, which a service may have started.
+func (b *box) processes() []testenv.Process {
+	b.t.Helper()
+	out := testenv.Descendants(b.t, os.Getpid())
+	for _, p := range b.Posture().Processes {
+		if x, ok := testenv.ReadProcess(p.PID); ok {
+			out = append(out, x)
+			out = append(out, testenv.Descendants(b.t, p.PID)...)
+		}
+	}
+	return out
 }
 
 // state records what a bottle could leave behind on the host.

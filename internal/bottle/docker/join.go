@@ -25,10 +25,22 @@ import (
 const cardName = "wire0"
 
 // locked runs f on a thread of its own, which ends with f: what f did to the thread cannot
-// be undone.
+// be undone. Call it as a goroutine. The process's first thread never ends, and /proc/self
+// is its view, so it is never used.
 func locked(f func()) {
 	runtime.LockOSThread()
-	f()
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	elsewhere := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		close(elsewhere)
+		f()
+	}()
+	<-elsewhere // this goroutine keeps the first thread until then
+	runtime.UnlockOSThread()
 }
 
 // joined is what a thread in the container's namespaces brought back.

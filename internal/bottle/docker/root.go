@@ -35,7 +35,7 @@ func buildRoot(spec *bottle.Spec, t *trees) (layers []layer, err error) {
 			}
 		}
 	}()
-	for _, step := range []func() error{b.stage, b.entries, b.upper, b.rootOverlay, b.attachBinds, b.kernelFiles, b.attachMounts, b.bringBack, b.pivot} {
+	for _, step := range []func() error{b.stage, b.entries, b.upper, b.lowers, b.bringBack, b.rootOverlay, b.attachBinds, b.kernelFiles, b.attachMounts, b.pivot} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("the container's root: %w", err)
 		}
@@ -47,6 +47,7 @@ type rootBuilder struct {
 	spec   *bottle.Spec
 	trees  *trees
 	layers []layer
+	lower  []string // the lower directories of each layer's overlay
 }
 
 // stage mounts the place where the root is put together.
@@ -146,7 +147,7 @@ func (b *rootBuilder) parents(path string) error {
 }
 
 // directory makes one directory in the layer, with mode and owner of the image's, if that
-// has it.
+// has it, else with the owner of the directory above.
 func (b *rootBuilder) directory(path string) error {
 	err := os.Mkdir(stageOwn+path, 0o755)
 	if errors.Is(err, os.ErrExist) {
@@ -157,7 +158,11 @@ func (b *rootBuilder) directory(path string) error {
 	}
 	st, ok := b.image(path)
 	if !ok {
-		return nil
+		// What is made below a directory of the user's is the user's.
+		if err := unix.Lstat(filepath.Dir(stageOwn+path), &st); err != nil {
+			return err
+		}
+		st.Mode = 0o755
 	}
 	if err := os.Lchown(stageOwn+path, int(st.Uid), int(st.Gid)); err != nil {
 		return err
@@ -222,10 +227,39 @@ func (b *rootBuilder) upper() error {
 	return unix.Mount("carboy", stageUp, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=0700,size=%d", b.spec.Limits.Disk))
 }
 
-// overlay mounts an overlay at target and remembers its upper directory, which stands at
-// the path at of the bottle.
-func (b *rootBuilder) overlay(lower, target, at string) error {
-	dir := fmt.Sprintf("%s/%d", stageUp, len(b.layers))
+// lowers attaches the lower directories of all overlays and makes their upper ones: first
+// the root's, then those of mounts, in order.
+func (b *rootBuilder) lowers() error {
+	lower := stageOwn
+	if b.trees.root != nil {
+		lower += ":" + stageLow
+	}
+	if err := b.layer(lower, "/"); err != nil {
+		return err
+	}
+	for i, m := range b.trees.mounts {
+		if m.access != bottle.AccessOverlay {
+			continue
+		}
+		lower := fmt.Sprintf("%s/lower%d", stagePath, len(b.layers))
+		if err := os.Mkdir(lower, 0o755); err != nil {
+			return err
+		}
+		if err := moveTree(m.file, lower); err != nil {
+			return fmt.Errorf("attach %s: %w", m.target, err)
+		}
+		if err := b.layer(lower, m.target); err != nil {
+			return err
+		}
+		b.layers[len(b.layers)-1].workspace = i == 0 && b.spec.Workspace != nil
+	}
+	return nil
+}
+
+// layer makes the upper directory of the next overlay, which stands at the path at of the
+// bottle.
+func (b *rootBuilder) layer(lower, at string) error {
+	dir := b.layerDir(len(b.layers))
 	for _, d := range []string{dir, dir + "/upper", dir + "/work"} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
@@ -242,25 +276,28 @@ func (b *rootBuilder) overlay(lower, target, at string) error {
 	if err := unix.Chmod(dir+"/upper", st.Mode&0o1777); err != nil {
 		return err
 	}
-	options := "lowerdir=" + lower + ",upperdir=" + dir + "/upper,workdir=" + dir + "/work" + overlayOptions
-	if err := unix.Mount("carboy", target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		return fmt.Errorf("overlay for %s: %w", at, err)
-	}
 	f, err := os.Open(dir + "/upper")
 	if err != nil {
 		return err
 	}
 	b.layers = append(b.layers, layer{dir: f, at: at})
+	b.lower = append(b.lower, lower)
 	return nil
 }
 
-func (b *rootBuilder) rootOverlay() error {
-	lower := stageOwn
-	if b.trees.root != nil {
-		lower += ":" + stageLow
+func (b *rootBuilder) layerDir(i int) string { return fmt.Sprintf("%s/%d", stageUp, i) }
+
+// overlay mounts overlay number i at a directory of the stage.
+func (b *rootBuilder) overlay(i int, target string) error {
+	dir := b.layerDir(i)
+	options := "lowerdir=" + b.lower[i] + ",upperdir=" + dir + "/upper,workdir=" + dir + "/work" + overlayOptions
+	if err := unix.Mount("carboy", target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("overlay for %s: %w", b.layers[i].at, err)
 	}
-	return b.overlay(lower, stageRoot, "/")
+	return nil
 }
+
+func (b *rootBuilder) rootOverlay() error { return b.overlay(0, stageRoot) }
 
 func (b *rootBuilder) attachBinds() error {
 	for _, m := range b.trees.binds {
@@ -288,23 +325,20 @@ func (b *rootBuilder) kernelFiles() error {
 }
 
 func (b *rootBuilder) attachMounts() error {
-	for i, m := range b.trees.mounts {
+	number := 0 // of the overlay
+	for _, m := range b.trees.mounts {
 		if m.access != bottle.AccessOverlay {
 			if err := attach(m.file, m.target); err != nil {
 				return err
 			}
 			continue
 		}
-		low, whole := fmt.Sprintf("%s/lower%d", stagePath, i), fmt.Sprintf("%s/whole%d", stagePath, i)
-		for _, d := range []string{low, whole} {
-			if err := os.Mkdir(d, 0o755); err != nil {
-				return err
-			}
+		number++
+		whole := fmt.Sprintf("%s/whole%d", stagePath, number)
+		if err := os.Mkdir(whole, 0o755); err != nil {
+			return err
 		}
-		if err := moveTree(m.file, low); err != nil {
-			return fmt.Errorf("attach %s: %w", m.target, err)
-		}
-		if err := b.overlay(low, whole, m.target); err != nil {
+		if err := b.overlay(number, whole); err != nil {
 			return err
 		}
 		t, err := clone(whole)
@@ -316,13 +350,12 @@ func (b *rootBuilder) attachMounts() error {
 		if err != nil {
 			return err
 		}
-		b.layers[len(b.layers)-1].workspace = i == 0 && b.spec.Workspace != nil
 	}
 	return nil
 }
 
-// bringBack fills the upper directories with Spec.Upper. An overlay may not be changed
-// from below while it is in use, but nothing has looked into these yet.
+// bringBack fills the upper directories with Spec.Upper, before there is an overlay: one
+// may not be changed from below.
 func (b *rootBuilder) bringBack() error {
 	if b.spec.Upper == nil {
 		return nil

@@ -176,6 +176,7 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 	}
 	// Commands may send signals here. A handler keeps them from ending the first
 	// process, and is not inherited.
+	keepThreads()
 	harmless := make(chan os.Signal, 1)
 	signal.Notify(harmless, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM)
 	go a.reap()
@@ -191,6 +192,27 @@ func (a *agent) serve(stream io.ReadWriteCloser) error {
 		}
 	}
 	return err
+}
+
+// threads is how many threads this program has ready. It must not need a new one when
+// commands have used up the limit on processes: Go's runtime would end the program.
+const threads = 12
+
+// keepThreads makes Go's runtime start threads, which it keeps for later.
+func keepThreads() {
+	var all, held sync.WaitGroup
+	all.Add(threads)
+	held.Add(threads)
+	for range threads {
+		go func() {
+			runtime.LockOSThread()
+			all.Done()
+			all.Wait()
+			runtime.UnlockOSThread()
+			held.Done()
+		}()
+	}
+	held.Wait()
 }
 
 func (a *agent) hello() proto.Hello {

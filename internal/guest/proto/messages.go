@@ -120,14 +120,14 @@ type Setup struct {
 // Step makes one thing in the file tree.
 type Step struct {
 	// Op is "mkdir" (with its parents), "mount", "symlink", "write" or "node".
-	Op     string `json:"op"`
-	Path   string `json:"path"`
+	Op   string `json:"op"`
+	Path string `json:"path"`
 	// Source is that of a mount, or the text of a link. "virtio:SERIAL" is the virtio
 	// disk with that serial number.
 	Source string `json:"source,omitempty"`
-	Type   string `json:"type,omitempty"`   // of a mount
-	Data   string `json:"data,omitempty"`   // of a mount
-	Flags  uint64 `json:"flags,omitempty"`  // of a mount: MS_*
+	Type   string `json:"type,omitempty"`  // of a mount
+	Data   string `json:"data,omitempty"`  // of a mount
+	Flags  uint64 `json:"flags,omitempty"` // of a mount: MS_*
 	// Mode holds permission bits with the sticky bit, as stat(2) has them.
 	Mode    uint32 `json:"mode,omitempty"`
 	UID     uint32 `json:"uid,omitempty"`
