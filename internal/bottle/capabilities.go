@@ -35,6 +35,8 @@ type Capabilities struct {
 	Facts Facts
 	// Channels: connections travel on Spec.Channels beside the packets of Spec.Wire.
 	Channels bool
+	// Frames: Spec.Wire carries Ethernet frames, so Spec.Net must have MAC addresses.
+	Frames bool
 	// LiveFreeze: each Bottle is a Freezer. Otherwise freeze keeps the files only.
 	LiveFreeze bool
 	// ReadWrite: mounts may have AccessReadWrite. Otherwise Create refuses them.

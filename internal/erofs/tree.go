@@ -219,3 +219,53 @@ func regular(f *os.File) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// TreeSize returns the bytes of the files in a tree, or a number above limit as soon as
+// there are more.
+func TreeSize(from *os.File, limit int64) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(from.Fd()), &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: from.Name(), Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return st.Size, nil
+	}
+	d, err := openBelow(from, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: from.Name(), Err: err}
+	}
+	return sizeOf(d, limit)
+}
+
+// sizeOf closes d.
+func sizeOf(d *os.File, limit int64) (total int64, err error) {
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		var st unix.Stat_t
+		if unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			continue
+		}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			total += st.Size
+		case unix.S_IFDIR:
+			next, err := openBelow(d, name, unix.O_RDONLY|unix.O_DIRECTORY)
+			if err != nil {
+				continue // Tree says why, if it matters
+			}
+			n, err := sizeOf(next, limit-total)
+			if err != nil {
+				return 0, err
+			}
+			total += n
+		}
+		if total > limit {
+			break
+		}
+	}
+	return total, nil
+}

@@ -25,7 +25,7 @@ var qemuOptions = map[string]*regexp.Regexp{
 	"-initrd":         whole(regexp.QuoteMeta(SealedInitrd)),
 	"-append":         whole(`[a-zA-Z0-9=,._ -]{0,500}`),
 	"-add-fd":         whole(`fd=[0-9]{1,3},set=[0-9]{1,3}`),
-	"-blockdev":       whole(`driver=(file|raw),node-name=[a-z0-9]{1,20},(filename=/dev/fdset/[0-9]{1,3}|file=[a-z0-9]{1,20})(,(read-only|auto-read-only|locking|cache\.direct|discard)=(on|off|unmap))*`),
+	"-blockdev":       whole(`driver=(file|raw),node-name=[a-z0-9]{1,20},(filename=/dev/fdset/[0-9]{1,3}|file=[a-z0-9]{1,20})(,(read-only|auto-read-only|locking|cache\.no-flush|discard)=(on|off|unmap))*`),
 	"-netdev":         whole(`dgram,id=[a-z0-9]{1,20},local\.type=fd,local\.str=[0-9]{1,3}`),
 	"-device":         whole(`virtio-(net|serial|blk|rng)-device(,(netdev|drive|mac|host_mtu|serial|id|rng|max_ports)=[a-z0-9:]{1,20})*|virtserialport,chardev=[a-z0-9]{1,20},name=[a-z0-9]{1,20}`),
 	"-chardev":        whole(`socket,id=[a-z0-9]{1,20},fd=[0-9]{1,3}|stdio,id=[a-z0-9]{1,20},signal=off`),

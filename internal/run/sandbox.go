@@ -66,7 +66,7 @@ func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, w
 		}
 	}
 	if err == nil {
-		err = v.openGateway(ctx, table, authority, c.Opened, c.Backend.Capabilities().Channels, asked)
+		err = v.openGateway(ctx, table, authority, c.Opened, c.Backend.Capabilities(), asked)
 	}
 	if err == nil {
 		v.trace, v.spec.Trace, err = tracePair()
@@ -89,20 +89,23 @@ func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, w
 	return v, nil
 }
 
-func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authority gateway.Authority, o host.Options, withChannels bool, asked *approver) error {
+func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authority gateway.Authority, o host.Options, can bottle.Capabilities, asked *approver) error {
 	pair, err := wire.New()
 	if err != nil {
 		return err
 	}
 	v.spec.Wire = pair.Bottle
 	var channels wire.ChannelFiles
-	if withChannels {
+	if can.Frames {
+		v.spec.Net = v.spec.Net.Framed()
+	}
+	if can.Channels {
 		if channels, v.spec.Channels, err = wire.NewChannels(); err != nil {
 			_ = pair.Host.Close()
 			return err
 		}
 	}
-	conf := gateway.Config{Host: pair.Host, Channels: channels, Wire: v.plan.Net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.Dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.Credentials.Of, Secrets: v.plan.Watched, Inside: v.plan.GitGrant.Inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.Digests, Declared: v.plan.Declared}
+	conf := gateway.Config{Host: pair.Host, Channels: channels, Wire: v.spec.Net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.Dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.Credentials.Of, Secrets: v.plan.Watched, Inside: v.plan.GitGrant.Inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.Digests, Declared: v.plan.Declared}
 	if asked != nil {
 		conf.Ask, conf.AskKey = asked, v.plan.AskKey
 		if conf.Inside == nil {

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -125,8 +124,9 @@ func (f *framing) judge(frame *[frameHeader]byte, head []byte, size int) fate {
 	return fateBad
 }
 
-// judgeARP accepts requests of the bottle for the gateway (RFC 826). Its kernel also
-// asks for and announces its own address, which needs no answer.
+// judgeARP accepts requests of the bottle (RFC 826). The gateway is its neighbour at every
+// address, so that what is refused is refused at once. Its kernel also asks for and
+// announces its own address, which needs no answer.
 func (f *framing) judgeARP(b []byte) fate {
 	h := header.ARP(b)
 	if !h.IsValid() || MAC(h.HardwareAddressSender()) != f.cfg.BottleMAC {
@@ -137,10 +137,15 @@ func (f *framing) judgeARP(b []byte) fate {
 	if sender != own && sender != [4]byte{} {
 		return fateBad
 	}
-	if h.Op() == header.ARPRequest && target == f.cfg.Gateway4.As4() {
+	if h.Op() == header.ARPRequest && target != own && neighbour(netip.AddrFrom4(target)) {
 		return fateAnswer
 	}
 	return fateQuiet
+}
+
+// neighbour reports whether a host can have the address.
+func neighbour(a netip.Addr) bool {
+	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // quietIPv4 are the groups of one network (RFC 5771 section 4), in which hosts report
@@ -168,7 +173,7 @@ func (f *framing) judgeIPv6(b []byte, size int, group bool) fate {
 	to := netip.AddrFrom16(h.DestinationAddress().As16())
 	kind, message := icmp6(b)
 	switch {
-	case kind == header.ICMPv6NeighborSolicit && f.asksForGateway(h, message, size):
+	case kind == header.ICMPv6NeighborSolicit && f.asks(h, message, size):
 		return fateAnswer
 	case !group:
 		return fateIP
@@ -205,9 +210,9 @@ func kernelSends(t header.ICMPv6Type) bool {
 	return false
 }
 
-// asksForGateway reports whether the message is a whole, sound solicitation of the
-// gateway's address from an address that an answer can reach (RFC 4861 section 7.1.1).
-func (f *framing) asksForGateway(h header.IPv6, m []byte, size int) bool {
+// asks reports whether the message is a whole, sound solicitation of an address other than
+// the bottle's, from one that an answer can reach (RFC 4861 section 7.1.1).
+func (f *framing) asks(h header.IPv6, m []byte, size int) bool {
 	const need = header.ICMPv6NeighborSolicitMinimumSize
 	from := netip.AddrFrom16(h.SourceAddress().As16())
 	if h.HopLimit() != header.NDPHopLimit || h.NextHeader() != uint8(header.ICMPv6ProtocolNumber) || len(m) < need ||
@@ -217,8 +222,7 @@ func (f *framing) asksForGateway(h header.IPv6, m []byte, size int) bool {
 	if from != f.cfg.Bottle6.Addr() && !from.IsLinkLocalUnicast() || m[1] != 0 {
 		return false
 	}
-	gateway := f.cfg.Gateway6.As16()
-	if !bytes.Equal(m[8:24], gateway[:]) {
+	if target := netip.AddrFrom16([16]byte(m[8:24])); target == f.cfg.Bottle6.Addr() || target == from || !neighbour(target) {
 		return false
 	}
 	m = m[:h.PayloadLength()]
@@ -254,7 +258,8 @@ func (f *framing) answerSolicitation(question header.IPv6) []byte {
 	b := make([]byte, frameHeader+header.IPv6MinimumSize+size)
 	copy(b, f.head6[:])
 	ip := header.IPv6(b[frameHeader:])
-	from := tcpip.AddrFrom16(f.cfg.Gateway6.As16())
+	target := [16]byte(question.Payload()[8:24])
+	from := tcpip.AddrFrom16(target)
 	ip.Encode(&header.IPv6Fields{
 		PayloadLength: size, TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: header.NDPHopLimit,
 		SrcAddr: from, DstAddr: question.SourceAddress(),
@@ -262,7 +267,6 @@ func (f *framing) answerSolicitation(question header.IPv6) []byte {
 	m := header.ICMPv6(ip[header.IPv6MinimumSize:])
 	m.SetType(header.ICMPv6NeighborAdvert)
 	m[4] = 0x60 // solicited, override
-	target := f.cfg.Gateway6.As16()
 	copy(m[8:], target[:])
 	m[24], m[25] = 2, 1 // the option's type, and its length in units of eight bytes
 	copy(m[26:], f.cfg.GatewayMAC[:])

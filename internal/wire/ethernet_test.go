@@ -350,7 +350,7 @@ func message6(src, dst netip.Addr, kind byte, edit func(ip header.IPv6, m header
 	return b
 }
 
-// TestARP: the link answers for the gateway's address and for no other.
+// TestARP: the link answers for every address but the bottle's own.
 func TestARP(t *testing.T) {
 	h := &heard{}
 	l, bottle, _ := newFramedLink(t, h.filter)
@@ -374,13 +374,19 @@ func TestARP(t *testing.T) {
 	if got := header.ARP(received(t, bottle)[14:]); got.Op() != header.ARPReply || [4]byte(got.ProtocolAddressTarget()) != [4]byte{} {
 		t.Errorf("the answer to a probe is % x", got)
 	}
+	write(t, bottle, frame(broadcast, framed.BottleMAC, 0x0806, question(func(a header.ARP) { copy(a.ProtocolAddressTarget(), []byte{10, 0, 0, 1}) })))
+	if got := header.ARP(received(t, bottle)[14:]); got.Op() != header.ARPReply || [4]byte(got.ProtocolAddressSender()) != [4]byte{10, 0, 0, 1} {
+		t.Errorf("the answer for another address is % x", got)
+	}
 	quiet := map[string]func(header.ARP){
 		"its own address": func(a header.ARP) { copy(a.ProtocolAddressTarget(), a.ProtocolAddressSender()) },
 		"a probe of its own": func(a header.ARP) {
 			copy(a.ProtocolAddressTarget(), a.ProtocolAddressSender())
 			clear(a.ProtocolAddressSender())
 		},
-		"another address":     func(a header.ARP) { copy(a.ProtocolAddressTarget(), []byte{10, 0, 0, 1}) },
+		"a group":             func(a header.ARP) { copy(a.ProtocolAddressTarget(), []byte{224, 0, 0, 1}) },
+		"all":                 func(a header.ARP) { copy(a.ProtocolAddressTarget(), []byte{255, 255, 255, 255}) },
+		"no address":          func(a header.ARP) { clear(a.ProtocolAddressTarget()) },
 		"an unasked reply":    func(a header.ARP) { a.SetOp(header.ARPReply) },
 		"an unknown question": func(a header.ARP) { a.SetOp(77) },
 	}
@@ -389,13 +395,13 @@ func TestARP(t *testing.T) {
 		write(t, bottle, frame(broadcast, framed.BottleMAC, 0x0806, question(edit)))
 		waitFor(t, name, func() bool { return l.Stats().Quiet.Load() == before+1 })
 	}
-	if s := l.Stats(); s.Neighbour.Load() != 3 || s.Out.Load() != 3 || s.Filtered.Load() != 0 || h.count() != 0 {
+	if s := l.Stats(); s.Neighbour.Load() != 4 || s.Out.Load() != 4 || s.Filtered.Load() != 0 || h.count() != 0 {
 		t.Errorf("answered %d, out %d, filtered %d, heard %d", s.Neighbour.Load(), s.Out.Load(), s.Filtered.Load(), h.count())
 	}
 }
 
-// TestNeighbourSolicitation: the link answers sound questions for the gateway's IPv6
-// address. Others go the way of their kind.
+// TestNeighbourSolicitation: the link answers sound questions for every IPv6 address but
+// the bottle's own. Others go the way of their kind.
 func TestNeighbourSolicitation(t *testing.T) {
 	h := &heard{}
 	l, bottle, d := newFramedLink(t, h.filter)
@@ -407,6 +413,7 @@ func TestNeighbourSolicitation(t *testing.T) {
 	}{
 		"to the group":        {group, solicitation(nil)},
 		"to the gateway":      {framed.GatewayMAC, message6(framed.Bottle6.Addr(), framed.Gateway6, 135, nil)},
+		"another address":     {group, solicitation(func(_ header.IPv6, m header.ICMPv6) { copy(m[8:], netip.MustParseAddr("fe80::1").AsSlice()) })},
 		"from the link-local": {group, message6(local, netip.MustParseAddr("ff02::1:ff00:1"), 135, nil)},
 	} {
 		asked(c.to, c.packet)
@@ -417,22 +424,25 @@ func TestNeighbourSolicitation(t *testing.T) {
 		ip := header.IPv6(got[14:])
 		m := header.ICMPv6(ip.Payload())
 		na := header.NDPNeighborAdvert(m.MessageBody())
-		if !ip.IsValid(len(ip)) || ip.HopLimit() != 255 || ip.SourceAddress() != tcpip.AddrFrom16(framed.Gateway6.As16()) || ip.DestinationAddress() != header.IPv6(c.packet).SourceAddress() {
+		target := tcpip.AddrFrom16Slice(c.packet[48:64])
+		if !ip.IsValid(len(ip)) || ip.HopLimit() != 255 || ip.SourceAddress() != target || ip.DestinationAddress() != header.IPv6(c.packet).SourceAddress() {
 			t.Errorf("%s: the packet is % x", name, []byte(ip))
 		}
 		sum := header.PseudoHeaderChecksum(58, ip.SourceAddress(), ip.DestinationAddress(), uint16(len(m)))
 		if m.Type() != header.ICMPv6NeighborAdvert || checksum.Checksum(m, sum) != 0xffff || !na.SolicitedFlag() || !na.OverrideFlag() || na.RouterFlag() ||
-			na.TargetAddress() != tcpip.AddrFrom16(framed.Gateway6.As16()) || string(m[24:]) != "\x02\x01"+string(framed.GatewayMAC[:]) {
+			na.TargetAddress() != target || string(m[24:]) != "\x02\x01"+string(framed.GatewayMAC[:]) {
 			t.Errorf("%s: the message is % x", name, []byte(m))
 		}
 	}
-	if l.Stats().Neighbour.Load() != 3 {
+	if l.Stats().Neighbour.Load() != 4 {
 		t.Errorf("%d answers", l.Stats().Neighbour.Load())
 	}
 	// To a group these are what a kernel sends; to the gateway alone the filter judges.
 	odd := map[string][]byte{
 		"duplicate detection": message6(netip.IPv6Unspecified(), netip.MustParseAddr("ff02::1:ff00:1"), 135, nil),
-		"another target":      solicitation(func(_ header.IPv6, m header.ICMPv6) { m[23] = 9 }),
+		"its own address":     solicitation(func(_ header.IPv6, m header.ICMPv6) { copy(m[8:], framed.Bottle6.Addr().AsSlice()) }),
+		"no address":          solicitation(func(_ header.IPv6, m header.ICMPv6) { clear(m[8:24]) }),
+		"a group's address":   solicitation(func(_ header.IPv6, m header.ICMPv6) { copy(m[8:], netip.MustParseAddr("ff02::1").AsSlice()) }),
 		"from afar":           solicitation(func(ip header.IPv6, _ header.ICMPv6) { ip.SetHopLimit(254) }),
 		"a code":              solicitation(func(_ header.IPv6, m header.ICMPv6) { m[1] = 1 }),
 		"another source":      message6(netip.MustParseAddr("fd63:6172:626f:7900::9"), netip.MustParseAddr("ff02::1:ff00:1"), 135, nil),
@@ -453,7 +463,7 @@ func TestNeighbourSolicitation(t *testing.T) {
 			t.Errorf("%s: to the gateway alone, % x is delivered and % x judged", name, got, h.last())
 		}
 	}
-	if s := l.Stats(); s.Neighbour.Load() != 3 || s.Out.Load() != 3 || s.Filtered.Load() != 0 {
+	if s := l.Stats(); s.Neighbour.Load() != 4 || s.Out.Load() != 4 || s.Filtered.Load() != 0 {
 		t.Errorf("answered %d, out %d, filtered %d", s.Neighbour.Load(), s.Out.Load(), s.Filtered.Load())
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"syscall"
 	"unicode/utf8"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/phases"
 )
 
@@ -175,7 +175,7 @@ func startShim(u bottle.User, hostUID, hostGID uint32) (*box, error) {
 			Setsid:      true,
 		},
 	}
-	if err := startLocked(x.cmd); err != nil {
+	if err := hostexec.StartPinned(x.cmd); err != nil {
 		c.c.Close()
 		return nil, unavailable(err)
 	}
@@ -199,25 +199,6 @@ func allCaps() []uintptr {
 		out = append(out, c)
 	}
 	return out
-}
-
-// spawner starts all shims from one thread that never ends: PDEATHSIG follows
-// the parent's thread, and Go's threads come and go.
-var spawner = sync.OnceValue(func() chan<- func() {
-	ch := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range ch {
-			f()
-		}
-	}()
-	return ch
-})
-
-func startLocked(cmd *exec.Cmd) error {
-	errc := make(chan error, 1)
-	spawner() <- func() { errc <- cmd.Start() }
-	return <-errc
 }
 
 // reap waits for the shim. Nothing of the bottle runs any more then: the kernel

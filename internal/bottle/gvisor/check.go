@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"syscall"
 
@@ -67,14 +66,9 @@ func checkKernel() error {
 
 // checkUserNamespaces reads the known switches that forbid user namespaces.
 func checkUserNamespaces() error {
-	if os.Geteuid() == 0 {
-		return nil
-	}
-	if userns.Sysctl("user/max_user_namespaces") == "0" {
-		return &bottle.UnavailableError{Backend: name, Reason: "user namespaces are switched off (user.max_user_namespaces is 0)", Advice: "as root: sysctl user.max_user_namespaces=15000"}
-	}
-	if userns.Sysctl("kernel/unprivileged_userns_clone") == "0" {
-		return &bottle.UnavailableError{Backend: name, Reason: "user namespaces are reserved for root (kernel.unprivileged_userns_clone is 0)", Advice: "as root: sysctl kernel.unprivileged_userns_clone=1"}
+	var f *userns.ForbiddenError
+	if errors.As(userns.Check(), &f) {
+		return &bottle.UnavailableError{Backend: name, Reason: f.Reason, Advice: f.Advice}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/hostexec"
 )
 
 // When root starts a bottle, root's rights must not reach it: the shim runs as
@@ -141,7 +142,7 @@ func idmapBy(program string, uid, gid uint32) (ns *os.File, release func(), err 
 			Pdeathsig:   unix.SIGKILL,
 		},
 	}
-	if err := startLocked(cmd); err != nil {
+	if err := hostexec.StartPinned(cmd); err != nil {
 		return nil, nil, err
 	}
 	done := func() {

@@ -36,3 +36,23 @@ func Sysctl(path string) string {
 	}
 	return strings.TrimSpace(string(b))
 }
+
+// ForbiddenError says which setting forbids user namespaces, and what to do.
+type ForbiddenError struct{ Reason, Advice string }
+
+func (e *ForbiddenError) Error() string { return e.Reason }
+
+// Check reads the known switches that forbid user namespaces. The error is a
+// ForbiddenError; root is not concerned.
+func Check() error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	if Sysctl("user/max_user_namespaces") == "0" {
+		return &ForbiddenError{"user namespaces are switched off (user.max_user_namespaces is 0)", "as root: sysctl user.max_user_namespaces=15000"}
+	}
+	if Sysctl("kernel/unprivileged_userns_clone") == "0" {
+		return &ForbiddenError{"user namespaces are reserved for root (kernel.unprivileged_userns_clone is 0)", "as root: sysctl kernel.unprivileged_userns_clone=1"}
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/hostexec"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+
+	// smallestDisk holds an empty file system, in KiB.
+	smallestDisk = 2 * 1024
+)
+
+// scratchFile returns a new file without a name: in the bottle's scratch directory or, if
+// there is none, in memory.
+func scratchFile(spec *bottle.Spec, name string) (*os.File, error) {
+	if spec.Scratch == "" {
+		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), name), nil
+	}
+	f, err := os.OpenFile(spec.Scratch, unix.O_TMPFILE|os.O_RDWR, 0o600)
+	if err == nil || !errors.Is(err, unix.EOPNOTSUPP) {
+		return f, err
+	}
+	if f, err = os.CreateTemp(spec.Scratch, name); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// scratchDisk makes the disk that holds what the bottle writes. Its size is the limit; the
+// file system's own tables take a part of it.
+func scratchDisk(ctx context.Context, c *cache, r *hostexec.Runner, spec *bottle.Spec) (*os.File, error) {
+	size := max(spec.Limits.Disk/kib/4*4, smallestDisk)
+	path, err := c.file(fmt.Sprintf("disk-%s-%dk", format, size), func(f *os.File) error {
+		if err := f.Truncate(size * kib); err != nil {
+			return err
+		}
+		_, err := r.Run(ctx, hostexec.Command{Program: hostexec.Mke2fs, Args: hostexec.Mke2fsArgs(f.Name(), size), Dir: "/", Timeout: 5 * time.Minute})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the scratch disk: %w", err)
+	}
+	from, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	to, err := scratchFile(spec, "scratch")
+	if err != nil {
+		return nil, err
+	}
+	if err := copySparse(to, from, size*kib); err != nil {
+		to.Close()
+		return nil, fmt.Errorf("make the scratch disk: %w", err)
+	}
+	return to, nil
+}
+
+// copySparse copies the parts of a file that hold data.
+func copySparse(to, from *os.File, size int64) error {
+	if err := to.Truncate(size); err != nil {
+		return err
+	}
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := unix.Seek(int(from.Fd()), data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.NewOffsetWriter(to, data), io.NewSectionReader(from, data, hole-data)); err != nil {
+			return err
+		}
+		at = hole
+	}
+	return nil
+}
