@@ -166,6 +166,17 @@ func (l *Lease) Close() error {
 	return err
 }
 
+// Leave gives the address back with what is left of the owner: the next Take clears that
+// first.
+func (l *Lease) Leave() error {
+	if l.file == nil {
+		return nil
+	}
+	err := l.file.Close()
+	l.file = nil
+	return err
+}
+
 // lease locks the file of an address. It returns nil if another holder has it.
 func (p *Pool) lease(a netip.Addr) (*os.File, error) {
 	f, err := openPrivate(filepath.Join(p.dir, a.String()))

@@ -92,6 +92,28 @@ func TestLowestFree(t *testing.T) {
 	}
 }
 
+// An address that was left is lent again when what is there was cleared.
+func TestLeave(t *testing.T) {
+	var cleared []string
+	p := quiet(Open(t.TempDir(), func(_ context.Context, o string) error {
+		cleared = append(cleared, o)
+		return nil
+	}))
+	l := take(t, p, "first")
+	for range 2 {
+		if err := l.Leave(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	want(t, take(t, p, "second"), "127.0.0.16")
+	if !slices.Equal(cleared, []string{"first"}) {
+		t.Errorf("cleared %q", cleared)
+	}
+}
+
 func TestExhausted(t *testing.T) {
 	p := quiet(Open(t.TempDir(), nil))
 	var all []*Lease

@@ -59,6 +59,7 @@ func RunWithout(t *testing.T, backend func() bottle.Backend, without map[string]
 		{"SwappedMount", (*suite).swappedMount},
 		{"RootIsReadOnlyBelow", (*suite).rootLayer},
 		{"NoWireNoNetwork", (*suite).noWire},
+		{"ProxyOnly", (*suite).proxyOnly},
 
 		{"PauseStops", (*suite).pauseStops},
 		{"ExportChanges", (*suite).exportChanges},

@@ -81,7 +81,7 @@ func (x *box) Close() error {
 		if x.exec != nil {
 			_ = x.exec.Close()
 		}
-		gone := x.endMachine()
+		deleted, ended := x.endMachine()
 		if x.proxy != nil {
 			_ = x.proxy.Close()
 		}
@@ -89,35 +89,45 @@ func (x *box) Close() error {
 			_ = x.wire.Close() // the gateway ends
 		}
 		x.served.Wait()
-		// An address that a machine may still reach is nobody else's.
-		if x.lease != nil && gone {
-			if err := x.lease.Close(); err != nil {
-				slog.Warn("smolmachines: the bottle's address is not given back", "error", err)
-			}
-		}
+		x.giveBack(deleted, ended)
 	})
 	<-x.done
 	return nil
 }
 
-// endMachine stops and deletes the machine. It reports whether none of its processes is
-// left.
-func (x *box) endMachine() bool {
-	ctx := context.Background()
-	if x.runner == nil || x.machine == "" {
-		return true
+// giveBack gives the bottle's address back. One that a machine may still reach is nobody
+// else's, and one whose machine is not deleted is left for the next bottle to clear.
+func (x *box) giveBack(deleted, ended bool) {
+	var err error
+	switch {
+	case x.lease == nil || !ended:
+	case deleted:
+		err = x.lease.Close()
+	default:
+		err = x.lease.Leave()
 	}
-	if err := x.remove(ctx, x.machine); err != nil {
+	if err != nil {
+		slog.Warn("smolmachines: the bottle's address is not given back", "error", err)
+	}
+}
+
+// endMachine stops and deletes the machine. It reports whether smolvm has it no more, and
+// whether none of its processes is left.
+func (x *box) endMachine() (deleted, ended bool) {
+	if x.runner == nil || x.machine == "" {
+		return true, true
+	}
+	err := x.remove(context.Background(), x.machine)
+	if err != nil {
 		slog.Warn("smolmachines: the machine is not deleted; carboy tries again when it makes the next bottle", "machine", x.machine, "error", err)
 	}
-	if x.vm == nil {
-		return true
+	if x.vm != nil {
+		if err := x.vm.Close(); err != nil {
+			slog.Warn("smolmachines: the machine's processes can't be killed", "machine", x.machine, "error", err)
+			return err == nil, false
+		}
 	}
-	if err := x.vm.Close(); err != nil {
-		slog.Warn("smolmachines: the machine's processes can't be killed", "machine", x.machine, "error", err)
-		return false
-	}
-	return true
+	return err == nil, true
 }
 
 // remove stops and deletes a machine, if smolvm knows it.
@@ -284,7 +294,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.w.Write(p)
 }
 
-// Usage implements bottle.Bottle. What the bottle writes is in its memory.
+// Usage implements bottle.Bottle. What the bottle writes is in the machine's memory, beside
+// what commands may use.
 func (x *box) Usage() (bottle.Usage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), statsIn)
 	defer cancel()
@@ -292,7 +303,10 @@ func (x *box) Usage() (bottle.Usage, error) {
 	if err != nil {
 		return bottle.Usage{}, err
 	}
-	return bottle.Usage{Memory: s.Memory + s.Disk}, nil
+	if x.spec.Scratch == "" {
+		return bottle.Usage{Memory: s.Memory + s.Disk}, nil
+	}
+	return bottle.Usage{Memory: s.Memory, Disk: s.Disk}, nil
 }
 
 // Refusals implements bottle.Bottle.

@@ -179,7 +179,7 @@ func (f *files) add(it item) {
 	f.size += it.size + perItem
 }
 
-// dir adds a directory of root's, with those above it.
+// dir adds a directory of root's, with those above it as they are in the image.
 func (f *files) dir(p string, mode fs.FileMode) error {
 	if err := f.parents(p); err != nil {
 		return err
@@ -203,6 +203,9 @@ func (f *files) parents(p string) error {
 	}
 	for _, d := range slices.Backward(missing) {
 		it := item{path: d, mode: fs.ModeDir | 0o755}
+		if i, ok := f.at[path.Dir(d)]; ok { // below the user's home it is the user's
+			it.uid, it.gid = f.items[i].uid, f.items[i].gid
+		}
 		if inside, ok := strings.CutPrefix(d, layerDir+"/"); ok && f.spec.Root.Dir != "" {
 			var st unix.Stat_t
 			err := unix.Lstat(filepath.Join(f.spec.Root.Dir, inside), &st)

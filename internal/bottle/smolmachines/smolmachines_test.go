@@ -209,7 +209,7 @@ func TestPreflight(t *testing.T) {
 	if _, err := os.Stat("/usr/lib/smolvm/" + standInName); err == nil {
 		t.Skip("the real smolvm is installed here")
 	}
-	h := &host{goos: "linux", getenv: os.Getenv, kvm: func() error { return nil }, listeners: func() ([]loopback.Listener, error) { return nil, nil }}
+	h := &host{goos: "linux", asRoot: true, getenv: os.Getenv, kvm: func() error { return nil }, listeners: func() ([]loopback.Listener, error) { return nil, nil }}
 	check := func() *bottle.UnavailableError {
 		t.Helper()
 		err := Backend{host: h}.Check(t.Context())
@@ -257,6 +257,13 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("macOS has no KVM and needs none: %v", u)
 	}
 	h.goos, h.kvm = "linux", func() error { return nil }
+	if os.Geteuid() == 0 {
+		h.asRoot = false
+		if u := check(); u == nil || !strings.Contains(u.Advice, "ordinary user") {
+			t.Errorf("as root: %+v", u)
+		}
+		h.asRoot = true
+	}
 	any := func(network, addr string) loopback.Listener {
 		return loopback.Listener{Network: network, Addr: netip.MustParseAddrPort(addr)}
 	}
@@ -463,9 +470,11 @@ func TestCloseOnlyWarns(t *testing.T) {
 		t.Errorf("left are %q", l)
 	}
 	behave(t, home, behaviour{})
-	if err := x.remove(t.Context(), x.machine); err != nil {
-		t.Error(err)
+	y := create(t, b, newSpec(t))
+	if l := left(t, home); y.lease.Addr != x.lease.Addr || slices.Contains(l, "machine "+x.machine) {
+		t.Errorf("the next bottle is at %v, and left are %q", y.lease.Addr, l)
 	}
+	y.Close()
 	if err := x.remove(t.Context(), x.machine); err != nil {
 		t.Errorf("removed twice: %v", err)
 	}
@@ -481,7 +490,7 @@ const killed = "CARBOY_TEST_SMOLMACHINES_KILLED"
 // deletes it before it has the address.
 func TestS5Killed(t *testing.T) {
 	if os.Getenv(killed) != "" {
-		b := Backend{host: &host{goos: "linux", getenv: os.Getenv, kvm: func() error { return nil }, listeners: func() ([]loopback.Listener, error) { return nil, nil }}}
+		b := Backend{host: &host{goos: "linux", asRoot: true, getenv: os.Getenv, kvm: func() error { return nil }, listeners: func() ([]loopback.Listener, error) { return nil, nil }}}
 		x, err := b.Create(context.Background(), newSpec(t))
 		fmt.Println("made", x != nil, err)
 		io.Copy(io.Discard, os.Stdin)
