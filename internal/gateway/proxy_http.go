@@ -40,7 +40,7 @@ func (v httpVoice) refused(why *refusal) []byte {
 		why.Status, http.StatusText(why.Status), why.Reason, kind, len(body), body)
 }
 
-// proxyTarget is what a request head asks a proxy for.
+// proxyTarget holds the destination in a request head.
 type proxyTarget struct {
 	voice httpVoice
 	name  string

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// String is for the output of holders.
+// String returns the address, for the output of holders.
 func (l *Lease) String() string { return l.Addr.String() }
 
 // quiet returns the pool on a machine where nothing listens.

@@ -122,8 +122,8 @@ func (x *box) endMachine() (deleted, ended bool) {
 		slog.Warn("smolmachines: the machine is not deleted; carboy tries again when it makes the next bottle", "machine", x.machine, "error", err)
 	}
 	if x.vm != nil {
-		if err := x.vm.Close(); err != nil {
-			slog.Warn("smolmachines: the machine's processes can't be killed", "machine", x.machine, "error", err)
+		if why := x.vm.Close(); why != nil {
+			slog.Warn("smolmachines: the machine's processes can't be killed", "machine", x.machine, "error", why)
 			return err == nil, false
 		}
 	}

@@ -34,7 +34,7 @@ const nobody = 65534
 // maxPasswd bounds the file of users that is read from an image, in bytes.
 const maxPasswd = 1 << 20
 
-// files is what a machine is given.
+// files lists the files of a machine.
 type files struct {
 	spec     *bottle.Spec
 	uid, gid uint32 // of the bottle's user inside
@@ -164,7 +164,7 @@ func (f *files) owner(st *unix.Stat_t) (uid, gid uint32) {
 	return uid, gid
 }
 
-// perItem is what an entry takes beside its content, in bytes.
+// perItem bounds the memory of an entry beside its content, in bytes.
 const perItem = 4096
 
 func (f *files) add(it item) {

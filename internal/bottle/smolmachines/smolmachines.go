@@ -46,7 +46,7 @@ var (
 	_ bottle.Prober  = Backend{}
 )
 
-// host is what the backend asks of the machine. Tests answer in its place.
+// host answers the backend's questions about the machine. Tests have another.
 type host struct {
 	goos      string
 	getenv    func(string) string

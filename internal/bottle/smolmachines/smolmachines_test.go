@@ -30,7 +30,7 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// patience is only reached when something hangs.
+// patience bounds every wait; it is reached only when something hangs.
 var patience = testenv.Patience(4 * time.Minute)
 
 // behave tells the stand-in how to be wrong.

@@ -31,8 +31,8 @@ import (
 // standInName is the name of smolvm's own program.
 const standInName = "smolvm-bin"
 
-// behaviour is what the stand-in reads from smolvm.json in the home directory: how it is
-// to be wrong.
+// behaviour says how the stand-in is to be wrong. It reads smolvm.json in the home
+// directory.
 type behaviour struct {
 	// Cidrs replaces allowed_cidrs when a machine is created, as JSON.
 	Cidrs json.RawMessage
@@ -44,7 +44,7 @@ type behaviour struct {
 	NoRow, NoDatabase bool
 	// Leaky machines reach all of the host's loopback, Cut ones nothing of it.
 	Leaky, Cut bool
-	// Slow is how many times exec fails before it works.
+	// Slow counts the calls of exec that fail before it works.
 	Slow int
 	// StartChanges are fields that start changes in the row.
 	StartChanges map[string]any
