@@ -145,7 +145,7 @@ func adviceOn(err error) string {
 		{ship.ErrUnknown, "the host goes on by itself; carboy ship status tells how it ended"},
 		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},
 		{change.ErrBusy, "try again when it is done"},
-		{change.ErrNoSuchChange, "carboy diff --stat lists the paths"},
+		{change.ErrNoSuchChange, "carboy diff --stat lists the paths; --include-refs names references of git"},
 		{change.ErrProtected, "look at the diff; if you want it, say --include-protected and name the path"},
 		{change.ErrIncomplete, "the receipt says what is missing; --allow-incomplete lands the rest"},
 		{change.ErrNothingToUndo, "carboy list shows which runs were landed"},
