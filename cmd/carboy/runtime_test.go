@@ -157,6 +157,7 @@ func (e *runtimeEngine) containers(t *testing.T) {
 	if out != "1234\nrefused\n" {
 		t.Errorf("a confined container: %q", out)
 	}
+	e.memory(t)
 	id := strings.TrimSpace(e.ok(e.args(ociruntime.Name, "--detach", "tools", "sh", "-c", "echo new > /made; exec sleep 1000")...))
 	if !testenv.Poll(patience, func() bool {
 		out, err := e.docker(nil, "exec", id, "cat", "/made", "/proc/version")
@@ -176,6 +177,20 @@ func (e *runtimeEngine) containers(t *testing.T) {
 	e.ok("rm", "--force", id)
 	if left := e.ok("ps", "--all", "--quiet"); left != "" {
 		t.Errorf("containers left: %s", left)
+	}
+}
+
+// memory checks that the engine's limit holds for all that a container has in memory.
+func (e *runtimeEngine) memory(t *testing.T) {
+	if strings.TrimSpace(e.ok("info", "--format={{.MemoryLimit}}")) != "true" {
+		testenv.Missing(t, "a memory controller for Docker", "cgroup_enable=memory on the kernel's command line")
+	}
+	hold := []string{"tools", "sh", "-c", "x=$(head -c 400000000 /dev/zero | tr '\\0' x); echo holds ${#x}"}
+	if out, err := e.docker(nil, append(e.args(ociruntime.Name, "--rm"), hold...)...); err != nil || !strings.Contains(out, "holds 400000000") {
+		t.Errorf("400 MB without a limit: %q, %v", out, err)
+	}
+	if out, err := e.docker(nil, append(e.args(ociruntime.Name, "--rm", "--memory=200m"), hold...)...); err == nil || strings.Contains(out, "holds") {
+		t.Errorf("400 MB with a limit of 200 MiB: %q, %v", out, err)
 	}
 }
 

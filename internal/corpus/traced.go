@@ -23,6 +23,8 @@ func traced(l *lab, _ []attacker.Attack) error {
 		return r.err
 	case !r.exited() || !strings.Contains(r.out, "tricked"):
 		return fmt.Errorf("the trickster ended with %s: %.500s", r.ended(), r.msg)
+	case r.rec.Isolation.WeakFacts() != "": // it does not promise what is attacked
+		return errors.New(r.rec.Isolation.WeakFacts())
 	case r.rec.Trace == nil:
 		return errors.New("the run has no trace")
 	}
