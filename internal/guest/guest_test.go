@@ -339,7 +339,7 @@ func TestEndOfStream(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	s := plain()
-	s.Limits = proto.Limits{FileSize: 1 << 20, OpenFiles: 64}
+	s.Limits, s.Filter = proto.Limits{FileSize: 1 << 20, OpenFiles: 64}, true
 	c := live(t, s)
 	if got := sh(t, c, "ulimit -n; ulimit -Hn; ulimit -c"); got != "64\n64\n0\n" {
 		t.Errorf("limits: %q", got)
@@ -354,6 +354,9 @@ func TestLimits(t *testing.T) {
 	status := sh(t, c, "cat /proc/self/status; id -u")
 	if !strings.Contains(status, "NoNewPrivs:\t1") {
 		t.Error("a command may gain rights")
+	}
+	if !strings.Contains(status, "Seccomp:\t2") {
+		t.Error("a command's system calls are not filtered")
 	}
 	if os.Geteuid() == 0 {
 		for _, line := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Groups:\t65534"} {

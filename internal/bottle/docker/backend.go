@@ -162,6 +162,9 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 	}
 	x := &box{engine: e, done: make(chan struct{}), scratch: t.scratchName}
 	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
 		x.id, err = e.create(ctx, spec, image)
 	}
 	if err == nil {
@@ -249,7 +252,7 @@ func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 		}
 	}
 	l := spec.Limits
-	if err := x.client.Setup(ctx, &proto.Setup{Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
+	if err := x.client.Setup(ctx, &proto.Setup{Filter: true, Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
 		return err
 	}
 	if x.meter, err = openMeter(x.pid, x.scratch); err != nil {
@@ -283,8 +286,9 @@ func (x *box) destroy() error {
 		// It ends even if the Engine does not answer; unless it is paused, at once.
 		_ = unix.PidfdSendSignal(int(x.pid.fd.Fd()), unix.SIGKILL, nil, 0)
 	}
+	var engineErr error
 	if x.id != "" {
-		errs = append(errs, x.engine.remove(ctx, x.id))
+		engineErr = x.engine.remove(ctx, x.id)
 	}
 	if x.client != nil {
 		_ = x.client.Close()
@@ -293,9 +297,16 @@ func (x *box) destroy() error {
 		x.pump.close()
 	}
 	if x.pid != nil {
-		errs = append(errs, x.pid.await(ctx))
+		if err := x.pid.await(ctx); err != nil {
+			errs = append(errs, err)
+		} else if e := (*engineError)(nil); !errors.As(engineErr, &e) {
+			// The Engine has ended, and so has every process. What it remembers of
+			// the container is removed by the next carboy.
+			engineErr = nil
+		}
 		x.pid.fd.Close()
 	}
+	errs = append(errs, engineErr)
 	x.mu.Lock()
 	x.closed = true
 	for _, l := range x.layers {

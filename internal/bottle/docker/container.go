@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,7 +82,8 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 	h.CapDrop, h.SecurityOpt, h.ReadonlyRootfs = []string{"ALL"}, []string{"no-new-privileges"}, true
 	h.Memory, h.MemorySwap = spec.Limits.Memory, spec.Limits.Memory // no swap
 	h.PidsLimit = spec.Limits.Pids + guestPids
-	h.NanoCpus = int64(spec.Limits.CPUs) * 1e9
+	// The Engine refuses more processors than the machine has.
+	h.NanoCpus = int64(min(spec.Limits.CPUs, runtime.NumCPU())) * 1e9
 	h.AutoRemove = true
 	h.LogConfig.Type = "none"
 	h.Ulimits = []ulimit{{"core", 0, 0}}
@@ -109,7 +111,11 @@ func (e *engine) inspect(ctx context.Context, id string) (*inspected, error) {
 	return c, e.call(ctx, http.MethodGet, "/containers/"+id+"/json", nil, nil, c)
 }
 
+// create returns the container's id. It waits for the Engine's answer even if the caller
+// gives up: without the id the container could not be removed.
 func (e *engine) create(ctx context.Context, spec *bottle.Spec, image string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endPatience)
+	defer cancel()
 	var r struct {
 		ID string `json:"Id"`
 	}

@@ -10,11 +10,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Args[0] == victimName {
+		victim()
+	}
 	bottletest.Main()
 	os.Exit(m.Run())
 }
 
-// engine is the Engine of all tests; it is stopped by TestZEnd.
+// withEngine starts an Engine for one test.
 func withEngine(t *testing.T) *dockertest.Engine {
 	t.Helper()
 	e := dockertest.Start(t)

@@ -125,16 +125,26 @@ func (m *meter) diskUsage() (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("scratch directory: %w", err)
 	}
-	m.disk, err = blocks(fd)
+	m.disk = blocks(fd, 0)
 	m.next = time.Now().Add(walkShare * time.Since(begin))
-	return m.disk, err
+	return m.disk, nil
 }
+
+// maxDepth bounds the directories that are open at a time while sizes are summed. A path
+// of more parts is longer than any that the kernel takes.
+const maxDepth = 2048
+
+// tooMuch is the size of what is nested too deeply to be summed: more than any limit.
+const tooMuch = 1 << 60
 
 // blocks returns the bytes that a directory and all below it take on disk, and closes fd.
 // Files that vanish meanwhile are none.
-func blocks(fd int) (int64, error) {
+func blocks(fd, depth int) int64 {
 	f := os.NewFile(uintptr(fd), "scratch")
 	defer f.Close()
+	if depth > maxDepth {
+		return tooMuch
+	}
 	var total int64
 	for {
 		names, err := f.Readdirnames(1024)
@@ -151,14 +161,12 @@ func blocks(fd int) (int64, error) {
 			if err != nil {
 				continue
 			}
-			below, err := blocks(sub)
-			if err != nil {
-				return total, err
+			if total += blocks(sub, depth+1); total >= tooMuch {
+				return tooMuch
 			}
-			total += below
 		}
 		if len(names) == 0 || err != nil {
-			return total, nil
+			return total
 		}
 	}
 }

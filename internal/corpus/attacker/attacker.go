@@ -266,10 +266,11 @@ const (
 	toolCannot  = 3
 )
 
-// inBottle reports whether process 1 is carboy's init, which no host has.
+// inBottle reports whether process 1 is carboy's init or its guest program, which no host
+// has.
 func inBottle() bool {
 	b, err := os.ReadFile("/proc/1/cmdline")
-	return err == nil && bytes.HasPrefix(b, []byte("/.carboy/init"))
+	return err == nil && (bytes.HasPrefix(b, []byte("/.carboy/init")) || bytes.HasPrefix(b, []byte("/carboy-guest\x00")))
 }
 
 // attackAll reads a World and writes a Result for each attack that it names, one JSON

@@ -240,7 +240,7 @@ func (a *agent) spawn(s *proto.Start) (*proc, *ends, error) {
 	files = append(files, orderR, failW)
 	err = a.fork(p, files, s.Terminal)
 	if err == nil {
-		err = order(orderW, &stageOrder{Start: s, Root: setup.Root, UID: setup.UID, GID: setup.GID, Limits: setup.Limits, Cgroup: cgroup, Drop: os.Geteuid() == 0})
+		err = order(orderW, &stageOrder{Start: s, Root: setup.Root, UID: setup.UID, GID: setup.GID, Limits: setup.Limits, Filter: setup.Filter, Cgroup: cgroup, Drop: os.Geteuid() == 0})
 		orderR.Close()
 		failW.Close()
 		err = errors.Join(err, outcome(failR))

@@ -32,6 +32,7 @@ type stageOrder struct {
 	Root     string       `json:"root"`
 	UID, GID uint32
 	Drop     bool // it is root, and becomes UID and GID
+	Filter   bool // see filter.go
 	Limits   proto.Limits
 	Cgroup   string
 }
@@ -134,7 +135,10 @@ func confine(o *stageOrder) error {
 			return err
 		}
 	}
-	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil || !o.Filter {
+		return err
+	}
+	return filterCalls()
 }
 
 // execute replaces the process. It returns only errors.

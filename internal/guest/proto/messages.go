@@ -110,6 +110,9 @@ type Setup struct {
 	// UID and GID are the commands' ids where the program is root; else ignored.
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`
+	// Filter refuses system calls to commands that programs do without, as if the kernel
+	// had none: rings, keys, probes, mounts, other architectures' calls.
+	Filter bool `json:"filter,omitempty"`
 	// Cgroup puts commands into a cgroup (version 2) of their own with Limits.
 	Cgroup bool   `json:"cgroup,omitempty"`
 	Limits Limits `json:"limits"`

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -87,6 +89,13 @@ func (e *Engine) Stop(t testing.TB) {
 	e.stdin.Close()
 	if !testenv.Poll(testenv.Patience(patience), func() bool { _, err := os.Stat(e.dir + "/done"); return err == nil }) {
 		t.Error("the Engine does not end")
+	}
+	// An Engine that was killed leaves its mounts.
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], e.dir+"/") {
+			_ = unix.Unmount(f[1], unix.MNT_DETACH)
+		}
 	}
 	if err := os.RemoveAll(e.dir); err != nil {
 		left, _ := filepath.Glob(e.dir + "/*/*")

@@ -1,0 +1,169 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// victimName is argv[0] of a process that makes a bottle and is killed.
+const victimName = "docker-victim"
+
+// victim makes a bottle, runs a command in it, and says what it has done.
+func victim() {
+	fmt.Println("begun")
+	x, err := Backend{}.Create(context.Background(), emptySpec())
+	if err != nil {
+		fmt.Println("failed", err)
+		os.Exit(1)
+	}
+	fmt.Println("made", x.(*box).id, x.Posture().Processes[0].PID)
+	select {}
+}
+
+// emptySpec is a bottle with nothing in it.
+func emptySpec() *bottle.Spec {
+	return &bottle.Spec{
+		ID: "crash", Hostname: "crash", User: bottle.User{UID: 1000, GID: 1000, Name: "carboy", Home: "/home/carboy"},
+		Limits: bottle.Limits{Memory: 1 << 28, Pids: 50, Disk: 1 << 24, CPUs: 1, Output: 1 << 20, FileSize: 1 << 20, OpenFiles: 100},
+	}
+}
+
+// containers returns how many containers the Engine has of carboy's.
+func containers(t *testing.T) int {
+	t.Helper()
+	e, err := connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []struct{}
+	q := url.Values{"all": {"1"}, "filters": {`{"label":["` + labelOwner + `"]}`}}
+	if err := e.call(t.Context(), http.MethodGet, "/containers/json", q, nil, &list); err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestKilledAtAnyMoment kills carboy at moments of the making of a bottle. What is left is
+// swept by the next bottle, and the host has no more mounts than before.
+func TestKilledAtAnyMoment(t *testing.T) {
+	withEngine(t)
+	mounts := testenv.Mounts(t)
+	rounds := 10
+	if testenv.Exhaustive() {
+		rounds = 100
+	}
+	var took time.Duration
+	for i := range rounds {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{victimName}, Env: os.Environ(), Stdout: w, Stderr: os.Stderr}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		begin := time.Now()
+		var word, id string
+		var pid int
+		fmt.Fscan(r, &word)
+		if i == 0 {
+			// The first one is let live until its bottle is there.
+			if n, err := fmt.Fscan(r, &word, &id, &pid); err != nil || word != "made" {
+				t.Fatalf("%d %v %q", n, err, word)
+			}
+			took = time.Since(begin)
+		} else {
+			// A share of that time: each round kills it a little later.
+			unixPoll(r, took*time.Duration(i)/time.Duration(rounds))
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait()
+		r.Close()
+		if pid != 0 && !testenv.Poll(testenv.Patience(time.Minute), func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }) {
+			t.Errorf("process %d of the bottle outlived carboy", pid)
+		}
+	}
+	x, err := Backend{}.Create(t.Context(), emptySpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := containers(t); n != 1 {
+		t.Errorf("beside a new bottle there are %d containers of carboys that were killed", n-1)
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := containers(t); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+	if now := testenv.Mounts(t); now != mounts {
+		t.Errorf("mounts are\n%s\nand were\n%s", now, mounts)
+	}
+}
+
+// unixPoll waits until r has something or that time is over: the time at which the victim
+// is to be killed.
+func unixPoll(r *os.File, d time.Duration) {
+	p := []unix.PollFd{{Fd: int32(r.Fd()), Events: unix.POLLIN}}
+	_, _ = unix.Poll(p, int(d.Milliseconds()))
+}
+
+// TestEngineKilled kills the Engine beside a living bottle, which must end all the same.
+func TestEngineKilled(t *testing.T) {
+	e := withEngine(t)
+	x, err := Backend{}.Create(t.Context(), emptySpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := x.Posture().Processes[0].PID
+	pid, err := strconv.Atoi(e.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(inside, 0); err != syscall.ESRCH {
+		t.Errorf("process %d of the bottle: %v", inside, err)
+	}
+	if err := (Backend{}).Check(t.Context()); err == nil {
+		t.Error("without an Engine bottles can be made")
+	}
+}
+
+// TestProbe makes and removes an empty bottle, as carboy doctor does.
+func TestProbe(t *testing.T) {
+	withEngine(t)
+	p, err := Backend{}.Probe(t.Context(), emptySpec())
+	if err != nil || p.Isolation != bottle.IsolationContainer {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if n := containers(t); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+	spec := emptySpec()
+	spec.User.UID = 0
+	if x, err := (Backend{}).Create(t.Context(), spec); err == nil {
+		x.Close()
+		t.Error("a bottle whose user is root was made")
+	}
+}
