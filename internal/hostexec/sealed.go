@@ -330,3 +330,14 @@ func (t *tailBuffer) String() string {
 func cleanAbsolute(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, "\x00\n")
 }
+
+// CheckArgs returns why arguments are refused for a program of the closed set.
+func CheckArgs(p Program, args []string) error {
+	s := hostPrograms[p]
+	if s == nil {
+		return refuse(p.String(), reasonProgram, "not in the closed set")
+	}
+	c := &call{program: s.name, args: slices.Clone(args), dir: "/", scratch: os.TempDir()}
+	defer c.discard()
+	return s.prepare(c)
+}

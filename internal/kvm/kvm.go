@@ -52,7 +52,7 @@ const (
 	rounds    = 2000
 	loopLimit = 2 * time.Millisecond
 
-	// attempts is how often the loop runs before it counts as slow: another process can
+	// attempts bounds the runs of the loop before it counts as slow: another process can
 	// take the processor in the middle of one.
 	attempts = 5
 )
@@ -76,7 +76,7 @@ var known struct {
 	good bool
 }
 
-// host is what check asks of the machine. Tests answer in its place.
+// host answers check's questions about the machine. Tests answer in its place.
 type host interface {
 	// open opens /dev/kvm.
 	open() (device, error)

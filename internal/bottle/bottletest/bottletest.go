@@ -22,8 +22,8 @@ import (
 )
 
 // patience bounds every wait. It is reached only when something hangs, so it
-// suits a busy machine.
-const patience = time.Minute
+// suits a busy machine and a virtual machine that is emulated on it.
+const patience = 5 * time.Minute
 
 // Run runs the whole suite. backend returns a ready backend; it is called for
 // each bottle, so it must be cheap. The host needs a shell and the usual small

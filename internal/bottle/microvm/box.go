@@ -21,8 +21,8 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// ownMemory is what the machine's kernel and the guest program need beside the bottle's
-// memory, MiB.
+// ownMemory, in MiB, goes to the machine's kernel and the guest program, beside the bottle's
+// memory.
 const ownMemory = 192
 
 // box is a live bottle.
@@ -136,8 +136,13 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
+		return nil, tooLate(err)
+	}
+	readable, err := forReading(own)
+	if err != nil {
 		return nil, err
 	}
+	p.own(readable)
 	scratch, err := scratchDisk(ctx, c, p.runner, spec)
 	if err != nil {
 		return nil, err
@@ -146,7 +151,7 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 	p.m = &machine{
 		kernel: k.path, memory: (spec.Limits.Memory+mib-1)/mib + ownMemory, cpus: min(spec.Limits.CPUs, runtime.NumCPU()),
 		emulated: emulated(), uid: int(spec.HostUID), gid: int(spec.HostGID),
-		disks: []disk{{"own", own, false}, {"scratch", scratch, true}},
+		disks: []disk{{"own", readable, false}, {"scratch", scratch, true}},
 	}
 	if p.m.initrd, err = c.initramfs(k); err != nil {
 		return nil, err
@@ -162,6 +167,14 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 		p.m.wire, p.m.mac, p.m.mtu = spec.Wire, spec.Net.BottleMAC.String(), spec.Net.MTU
 	}
 	return p, p.stream()
+}
+
+// tooLate explains a start that took too long because images were made for the first time.
+func tooLate(err error) error {
+	return &bottle.UnavailableError{
+		Backend: name, Reason: "it took too long to copy this machine's programs into an image", Err: err,
+		Advice: "the image is kept now, so run the command again",
+	}
 }
 
 // stream makes the socket pair between carboy and the guest program.

@@ -15,7 +15,7 @@ import (
 // them may be removed while no bottle starts.
 type cache struct{ dir string }
 
-// keepUnused is how long a file stays that nobody uses.
+// keepUnused bounds the time that a file stays unused.
 const keepUnused = 30 * 24 * time.Hour
 
 // openCache returns this user's cache.

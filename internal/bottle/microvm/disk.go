@@ -46,6 +46,12 @@ func scratchFile(spec *bottle.Spec, name string) (*os.File, error) {
 	return f, nil
 }
 
+// forReading opens a file without a name once more. QEMU takes no descriptor that can do
+// more than it needs.
+func forReading(f *os.File) (*os.File, error) {
+	return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDONLY, 0)
+}
+
 // scratchDisk makes the disk that holds what the bottle writes. Its size is the limit; the
 // file system's own tables take a part of it.
 func scratchDisk(ctx context.Context, c *cache, r *hostexec.Runner, spec *bottle.Spec) (*os.File, error) {

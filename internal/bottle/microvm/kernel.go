@@ -27,8 +27,8 @@ type kernel struct {
 	modules []string // files to load, in order
 }
 
-// drivers are what a machine needs, each with what needs it. Where the kernel has one built
-// in, there is no module.
+// drivers lists the modules of a machine. Where the kernel has one built in, there is no
+// file of it.
 var drivers = []string{"virtio_mmio", "virtio_console", "virtio_blk", "virtio_net", "virtio_rng", "erofs", "ext4", "overlay"}
 
 // optional drivers are left out where they are missing.

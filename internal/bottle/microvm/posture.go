@@ -46,7 +46,7 @@ func checkHello(h proto.Hello, spec *bottle.Spec) error {
 	return nil
 }
 
-// notes are what the guest program says went wrong while it started.
+// notes returns the guest program's account of its start, for people.
 func notes(h proto.Hello) string {
 	if len(h.Notes) == 0 {
 		return ""
@@ -61,7 +61,7 @@ func withNotes(err error, h proto.Hello) error {
 	return err
 }
 
-// process is what the host's kernel says of a live process.
+// process holds the host kernel's account of a live process.
 type process struct {
 	pid        int
 	uids       [4]int
