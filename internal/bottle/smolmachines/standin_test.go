@@ -527,7 +527,7 @@ func serveExec(c *net.UnixConn) {
 			c.Read(make([]byte, 1))
 			cmd.Process.Kill()
 		}()
-		err = cmd.Wait()
+		_ = cmd.Wait()
 		code = cmd.ProcessState.ExitCode()
 	}
 	json.NewEncoder(c).Encode(code)
