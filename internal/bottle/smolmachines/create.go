@@ -39,7 +39,7 @@ const (
 	// retryIn is the pause between two tries to reach a machine that boots.
 	retryIn = 200 * time.Millisecond
 	mib     = 1 << 20
-	// ownMemory is for the machine's kernel and the guest program, MiB.
+	// ownMemory counts the MiB of the machine's kernel and the guest program.
 	ownMemory = 256
 )
 
