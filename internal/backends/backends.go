@@ -13,11 +13,12 @@ import (
 	"github.com/carboy/carboy/internal/bottle/docker"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/bottle/microvm"
+	"github.com/carboy/carboy/internal/bottle/smolmachines"
 	"github.com/carboy/carboy/internal/fault"
 )
 
 // all lists the backends, the default first.
-var all = []bottle.Backend{gvisor.Backend{}, docker.Backend{}, microvm.Backend{}}
+var all = []bottle.Backend{gvisor.Backend{}, docker.Backend{}, microvm.Backend{}, smolmachines.Backend{}}
 
 // needs lists the names that people may use, and what a backend of that name needs. Some are
 // of another system's carboy.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"syscall"
@@ -132,6 +133,11 @@ type Spec struct {
 	Channels wire.ChannelFiles
 	// Net configures the bottle's network card; required with Wire.
 	Net wire.Config
+	// Proxy serves the connections that a listener accepts as those of the bottle, as an
+	// HTTP and SOCKS5 proxy. It takes ownership of the listener and returns when that or
+	// the bottle's network is closed. A backend with Capabilities.ProxyOnly calls it once,
+	// beside Wire, which it keeps open for as long as the bottle lives. Others ignore it.
+	Proxy func(net.Listener) error
 	// Trace is the bottle's end of a SEQPACKET socket. Each datagram on it is a
 	// batch of facts as package trace encodes them. The Backend takes
 	// ownership. When Pause returns, all facts of what was done before have

@@ -25,6 +25,7 @@ const (
 	CapReadWrite  Capability = "read-write-mounts"
 	CapLiveMounts Capability = "live-mounts"
 	CapDiskLimit  Capability = "disk-limit"
+	CapPackets    Capability = "packets"
 )
 
 // Capabilities says what the bottles of a backend can do. The zero value can do nothing of it.
@@ -46,6 +47,10 @@ type Capabilities struct {
 	// DiskLimit: a write beyond Limits.Disk fails inside. Otherwise carboy looks at
 	// Usage and ends the run.
 	DiskLimit bool
+	// ProxyOnly: nothing travels on Spec.Wire. Programs must ask a proxy, Spec.Proxy, for
+	// their connections: there are no packets, no names but the proxy's, and no published
+	// ports.
+	ProxyOnly bool
 	// Why holds the reason for each that is missing, as half a sentence: "Docker commits
 	// files, not processes".
 	Why map[Capability]string
@@ -66,7 +71,7 @@ func (c Capabilities) Missing() []Lack {
 		given bool
 	}{
 		{CapFacts, c.Facts == FactsKernel}, {CapChannels, c.Channels}, {CapLiveFreeze, c.LiveFreeze},
-		{CapReadWrite, c.ReadWrite}, {CapLiveMounts, c.LiveMounts}, {CapDiskLimit, c.DiskLimit},
+		{CapReadWrite, c.ReadWrite}, {CapLiveMounts, c.LiveMounts}, {CapDiskLimit, c.DiskLimit}, {CapPackets, !c.ProxyOnly},
 	} {
 		if !x.given {
 			out = append(out, Lack{x.what, c.Why[x.what]})

@@ -133,51 +133,68 @@ func isUnder(name, zone string) bool {
 // answerName answers a question about a host name. The order of the checks matters:
 // only a name that the policy allows gets an address.
 func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
-	asked := NameAsked{
-		Name: strings.TrimSuffix(q.Name, "."), Type: typeName(q.Qtype),
-		Allowed: v.Allowed, Rule: v.Rule, Reason: fromPolicy(v.Reason),
+	addressed := q.Qtype == dns.TypeA || q.Qtype == dns.TypeANY
+	addr, reason := g.decideName(strings.TrimSuffix(q.Name, "."), typeName(q.Qtype), v, addressed)
+	switch {
+	case reason == reasonSecret:
+		m.Rcode = dns.RcodeNameError
+		m.Ns = append(m.Ns, soa())
+		blocked(m, "carboy: there is a secret in this name")
+	case reason == reasonLimitNames:
+		m.Rcode = dns.RcodeNameError
+		blocked(m, "carboy: this bottle has asked for too many names")
+	case reason != ReasonOK:
+		v.Reason = policy.Reason(reason)
+		g.refuseName(m, q, v)
+	case !addressed:
+		noData(m)
+	default:
+		m.Answer = append(m.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: dnsTTL},
+			A:   addr.AsSlice(),
+		})
 	}
-	defer func() { g.ledger.nameAsked(asked) }()
+}
+
+// decideName records that the bottle asked for a name, about which v is the verdict, and
+// returns its synthetic address if addressed is set. how says in a word what was asked.
+func (g *Gateway) decideName(name, how string, v policy.Verdict, addressed bool) (addr netip.Addr, reason Reason) {
+	asked := NameAsked{Name: name, Type: how, Allowed: v.Allowed, Rule: v.Rule, Reason: fromPolicy(v.Reason)}
+	defer func() {
+		if reason != ReasonOK {
+			asked.Allowed, asked.Reason = false, reason
+		}
+		g.ledger.nameAsked(asked)
+	}()
 	// A name that a route spells out was not chosen inside the bottle.
 	if chosen := !v.Allowed || v.Wildcard; chosen {
 		if f, found := g.rules.Load().detectors.findInText(asked.Name, v.Allowed); found {
 			asked.Name = withheld
 			if v.Allowed {
-				asked.Allowed, asked.Reason = false, reasonSecret
 				g.ledger.found(Found{Time: time.Now(), Name: withheld, Rule: v.Rule, What: f.Rule, Secret: f.Secret, Transform: f.Transform, Place: "name", Action: FoundBlocked})
-				m.Rcode = dns.RcodeNameError
-				m.Ns = append(m.Ns, soa())
-				blocked(m, "carboy: there is a secret in this name")
-				return
+				return netip.Addr{}, reasonSecret
 			}
 		}
 	}
 	if !v.Allowed {
-		g.refuseName(m, q, v)
-		return
+		if v.Reason == "" {
+			v.Reason = policy.ReasonNoRoute
+		}
+		return netip.Addr{}, fromPolicy(v.Reason)
 	}
-	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeANY {
-		noData(m)
-		return
+	if !addressed {
+		return netip.Addr{}, ReasonOK
 	}
-	canonical, err := policy.CanonicalName(q.Name)
+	canonical, err := policy.CanonicalName(name)
 	if err != nil {
-		asked.Allowed, asked.Reason = false, Reason(policy.ReasonBadName)
-		g.refuseName(m, q, policy.Verdict{Reason: policy.ReasonBadName})
-		return
+		return netip.Addr{}, Reason(policy.ReasonBadName)
 	}
 	addr, ok := g.names.assign(canonical)
 	if !ok {
 		g.ledger.limit(reasonLimitNames, canonical)
-		asked.Allowed, asked.Reason = false, reasonLimitNames
-		m.Rcode = dns.RcodeNameError
-		blocked(m, "carboy: this bottle has asked for too many names")
-		return
+		return netip.Addr{}, reasonLimitNames
 	}
-	m.Answer = append(m.Answer, &dns.A{
-		Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: dnsTTL},
-		A:   addr.AsSlice(),
-	})
+	return addr, ReasonOK
 }
 
 // refuseName answers NXDOMAIN. On REFUSED and SERVFAIL resolvers report a temporary

@@ -38,7 +38,8 @@ const (
 	reasonScan            Reason = "scan"              // what could not be scanned does not pass; see Detail
 	ReasonHTTPMalformed   Reason = "http-malformed"    // ambiguous or invalid framing
 	reasonHostMismatch    Reason = "host-mismatch"     // authority is not the name of the address
-	reasonConnect         Reason = "connect-method"    // CONNECT
+	reasonConnect         Reason = "connect-method"    // CONNECT inside a connection
+	reasonProxy           Reason = "proxy-request"     // nothing that the proxy front serves; see Detail
 	reasonGitPush         Reason = "git-push"          // git pushes by the git gate alone
 	reasonGitFetch        Reason = "git-fetch"         // the route does not permit git to fetch
 	reasonNotPublic       Reason = "not-public"        // the name resolved to addresses that are not public

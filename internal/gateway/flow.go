@@ -26,6 +26,9 @@ type flow struct {
 	verdict policy.Verdict
 	start   time.Time
 	host    *hostAccount
+	// single says that a client asked for one URL as of a proxy: its next request may be
+	// for another host, so the connection ends with this answer.
+	single bool
 
 	ctx    context.Context
 	cancel context.CancelFunc

@@ -10,6 +10,8 @@
 // client chose. Literal addresses need a route of their own. UDP, ICMP and other
 // protocols do not leave; each refusal is immediate. Memory per connection is bounded.
 //
+// A bottle without packets asks for its connections as of a proxy ([Gateway.ServeProxy]).
+//
 // Start reading at [Gateway.filter] (packets), [Gateway.answerDNS] (names),
 // [Gateway.handleSYN] (connections), [Gateway.serveFlow] (protocols) and
 // [Gateway.dial] (the way out).
@@ -135,6 +137,8 @@ type Gateway struct {
 	digests   bool // compute the digests of answers
 	declared  bool // Config.Declared
 
+	// proxied says that the bottle's connections come as requests to a proxy.
+	proxied      atomic.Bool
 	link         *wire.Link
 	channels     *wire.HostChannels // nil: none
 	channelSlots chan struct{}      // semaphore of maxChannelGoroutines
@@ -159,6 +163,9 @@ type Gateway struct {
 
 // errClosed is returned by the methods of a closed gateway.
 var errClosed = errors.New("gateway: closed")
+
+// errNoWayIn is returned for a bottle that has no packets.
+var errNoWayIn = errors.New("gateway: this bottle is reached through a proxy only: none of its ports can be published")
 
 // New starts a gateway. It serves the wire until [Gateway.Close].
 func New(cfg Config) (*Gateway, error) {
@@ -432,6 +439,9 @@ func (g *Gateway) Summary() Summary {
 func (g *Gateway) DialBottle(ctx context.Context, port uint16) (net.Conn, error) {
 	if g.ctx.Err() != nil {
 		return nil, errClosed
+	}
+	if g.proxied.Load() {
+		return nil, errNoWayIn
 	}
 	start := time.Now()
 	c, err := g.dialInside(ctx, g.wire.Gateway4, g.wire.Bottle4.Addr(), port)

@@ -1,15 +1,19 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +48,7 @@ type bottle struct {
 	gw       *Gateway
 	stack    *stack.Stack
 	channels *wire.BottleChannels // nil: connections go as packets
+	proxy    string               // the address of the proxy, by which connections go; empty: none
 	world    *world
 	end      *os.File // for packets made by hand
 
@@ -197,6 +202,9 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 		t.Fatal(err)
 	}
 	b.gw = gw
+	if os.Getenv(carriedBy) == "proxy" {
+		b.serveProxy()
+	}
 	served := make(chan error, 1)
 	go func() { served <- gw.Serve(context.Background()) }()
 	b.stack = clientStack(t, pair.Bottle, gw.wire)
@@ -284,25 +292,109 @@ func protoOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv4.ProtocolNumber
 }
 
-// carriedBy names, in the environment, what carries a bottle's connections: "packets" or
-// "frames" (Ethernet). Without it channels do.
+// carriedBy names, in the environment, what carries a bottle's connections: "packets",
+// "frames" (Ethernet), or "proxy" for requests to a proxy: a name by HTTP's CONNECT, an
+// address by SOCKS5. Without it channels do.
 const carriedBy = "CARBOY_TEST_CARRIED_BY"
 
-// TestByPackets and TestByFrames run the tests of this package again without channels,
-// so that connections come as packets, bare or in Ethernet frames.
+// TestByPackets, TestByFrames and TestByProxy run the tests of this package again without
+// channels, so that connections come as packets, bare or in Ethernet frames, or by a proxy.
 func TestByPackets(t *testing.T) { againBy(t, "packets") }
 
 func TestByFrames(t *testing.T) { againBy(t, "frames") }
+
+func TestByProxy(t *testing.T) { againBy(t, "proxy") }
 
 func againBy(t *testing.T, carrier string) {
 	if testing.Short() {
 		t.Skip("all tests once more: leave out -short")
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestBy(Packets|Frames)$", "-test.failfast", "-test.timeout=10m", fmt.Sprintf("-test.short=%t", !testenv.Exhaustive()))
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestBy(Packets|Frames|Proxy)$", "-test.failfast", "-test.timeout=10m", fmt.Sprintf("-test.short=%t", !testenv.Exhaustive()))
 	c.Env = append(os.Environ(), carriedBy+"="+carrier)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// serveProxy lets the bottle's connections go by a proxy.
+func (b *bottle) serveProxy() {
+	b.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.proxy = l.Addr().String()
+	done := make(chan error, 1)
+	go func() { done <- b.gw.ServeProxy(l) }()
+	b.t.Cleanup(func() { // runs after the gateway has closed
+		if err := <-done; err != nil {
+			b.t.Errorf("proxy: %v", err)
+		}
+	})
+}
+
+// toProxy opens a connection to the proxy itself.
+func (b *bottle) toProxy() (*net.TCPConn, error) {
+	c, err := net.Dial("tcp", b.proxy)
+	if err != nil {
+		return nil, err
+	}
+	b.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(testTimeout))
+	return c.(*net.TCPConn), nil
+}
+
+// errProxyRefused is the error of a connection that the proxy does not make.
+var errProxyRefused = errors.New("refused by the proxy")
+
+// socks connects to a destination of a type of address by SOCKS5.
+func (b *bottle) socks(kind byte, dest []byte, port uint16) (conn, error) {
+	c, err := b.toProxy()
+	if err != nil {
+		return nil, err
+	}
+	req := append([]byte{5, 1, 0, 5, 1, 0, kind}, dest...)
+	if _, err := c.Write(binary.BigEndian.AppendUint16(req, port)); err != nil {
+		return nil, err
+	}
+	var reply [12]byte
+	if _, err := io.ReadFull(c, reply[:]); err != nil {
+		return nil, err
+	}
+	if reply[3] != 0 {
+		return nil, fmt.Errorf("%w: code %d", errProxyRefused, reply[3])
+	}
+	return c, nil
+}
+
+func (b *bottle) socksAddr(addr netip.AddrPort) (conn, error) {
+	kind := byte(1)
+	if addr.Addr().Is6() {
+		kind = 4
+	}
+	return b.socks(kind, addr.Addr().AsSlice(), addr.Port())
+}
+
+// tunnel connects by HTTP's CONNECT.
+func (b *bottle) tunnel(authority string) (conn, error) {
+	c, err := b.toProxy()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", authority, authority); err != nil {
+		return nil, err
+	}
+	// Byte by byte: what follows the head is the tunnel's.
+	var head []byte
+	for one := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, one[0]) {
+		if _, err := io.ReadFull(c, one); err != nil {
+			return nil, fmt.Errorf("after %q: %w", head, err)
+		}
+	}
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) {
+		return nil, fmt.Errorf("%w: %s", errProxyRefused, head)
+	}
+	return c, nil
 }
 
 // conn is a program's end of a connection.
@@ -313,6 +405,9 @@ type conn interface {
 
 // connect opens a TCP connection from inside the bottle.
 func (b *bottle) connect(addr netip.AddrPort) (conn, error) {
+	if b.proxy != "" {
+		return b.socksAddr(addr)
+	}
 	if b.channels != nil {
 		switch c, err := wiretest.Dial(b.channels, addr, time.Now().Add(testTimeout)); {
 		case err != nil:
@@ -336,6 +431,9 @@ func (b *bottle) connectByPackets(addr netip.AddrPort) (*gonet.TCPConn, error) {
 
 // dial resolves a name and connects from inside the bottle.
 func (b *bottle) dial(host string, port uint16) (conn, error) {
+	if b.proxy != "" {
+		return b.tunnel(net.JoinHostPort(host, strconv.Itoa(int(port))))
+	}
 	addr, err := b.resolve(host)
 	if err != nil {
 		return nil, err

@@ -244,6 +244,9 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		c.lint.asked.Add(1)
 		defer c.lint.asked.Add(-1)
 	}
+	if f.single && r.Header.Get("Upgrade") == "" {
+		rw.Header().Set("Connection", "close")
+	}
 	seen := newExchange(rw, r, c)
 	defer seen.record() // also when the proxy panics to abort the answer
 	if insideName(f.name) != "" {
@@ -670,20 +673,21 @@ func refuseHTTP(rw http.ResponseWriter, r *http.Request, v *refusal) {
 	}
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	rw.WriteHeader(v.Status)
-	_, _ = fmt.Fprintf(rw, "carboy: %s: %s", v.Error, v.Reason)
-	if v.Detail != "" {
-		_, _ = fmt.Fprintf(rw, ": %s", v.Detail)
+	_, _ = fmt.Fprintf(rw, "%s\n%s\n", v.text(), body)
+}
+
+// text returns the refusal for people, without the last line end.
+func (v *refusal) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "carboy: %s: %s", v.Error, v.Reason)
+	for _, part := range []struct{ before, what string }{
+		{": ", v.Detail}, {"\nrule: ", v.Rule}, {"\nto allow it: carboy run ", v.Allow}, {"\nhint: ", v.Hint},
+	} {
+		if part.what != "" {
+			b.WriteString(part.before + part.what)
+		}
 	}
-	if v.Rule != "" {
-		_, _ = fmt.Fprintf(rw, "\nrule: %s", v.Rule)
-	}
-	if v.Allow != "" {
-		_, _ = fmt.Fprintf(rw, "\nto allow it: carboy run %s", v.Allow)
-	}
-	if v.Hint != "" {
-		_, _ = fmt.Fprintf(rw, "\nhint: %s", v.Hint)
-	}
-	_, _ = fmt.Fprintf(rw, "\n%s\n", body)
+	return b.String()
 }
 
 type bufferPool struct{}

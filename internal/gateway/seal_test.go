@@ -359,6 +359,13 @@ func (b *bottle) sendRaw(p []byte) {
 
 func TestDialBottle(t *testing.T) {
 	b := newBottle(t, newWorld(), nil)
+	if b.proxy != "" {
+		waitFor(t, "the proxy", b.gw.proxied.Load)
+		if c, err := b.gw.DialBottle(b.ctx(), 8000); !errors.Is(err, errNoWayIn) {
+			t.Errorf("dial a bottle without packets: %v, %v", c, err)
+		}
+		return
+	}
 	for _, addr := range []netip.Addr{b.gw.wire.Bottle4.Addr(), b.gw.wire.Bottle6.Addr()} {
 		port := uint16(8000)
 		if addr.Is6() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -32,7 +33,8 @@ type bottleSide interface {
 type connRequest interface {
 	to() netip.AddrPort
 	accept() (bottleSide, bool)
-	refuse()
+	// refuse ends the attempt. v says why, where the way of asking has words for it.
+	refuse(v *refusal)
 }
 
 // synRequest is a request by a SYN packet.
@@ -43,7 +45,7 @@ func (k synRequest) to() netip.AddrPort {
 	return netip.AddrPortFrom(fromTCPIP(id.LocalAddress), id.LocalPort)
 }
 
-func (k synRequest) refuse() { k.r.Complete(true) }
+func (k synRequest) refuse(*refusal) { k.r.Complete(true) }
 
 func (k synRequest) accept() (bottleSide, bool) {
 	var wq waiter.Queue
@@ -72,7 +74,7 @@ type channelRequest struct{ channel *wire.Channel }
 
 func (k channelRequest) to() netip.AddrPort { return k.channel.To() }
 
-func (k channelRequest) refuse() { k.channel.Refuse() }
+func (k channelRequest) refuse(*refusal) { k.channel.Refuse() }
 
 func (k channelRequest) accept() (bottleSide, bool) {
 	k.channel.Accept()
@@ -103,16 +105,19 @@ func (g *Gateway) handleChannel(l *wire.Channel) {
 
 // handleConnRequest decides about a connection before it exists.
 func (g *Gateway) handleConnRequest(k connRequest) {
+	refuse := func(reason Reason, name, rule string) {
+		k.refuse(&refusal{Status: http.StatusForbidden, Error: "refused", Reason: reason, Host: name, Rule: rule})
+	}
 	if !g.flows.enter() {
-		k.refuse()
+		refuse(reasonClosing, "", "")
 		return
 	}
 	defer g.flows.served.Done()
 	addr := k.to()
 	// For packets, filter has already checked this.
 	if g.badDestination(addr.Addr()) || addr.Port() == 0 {
-		k.refuse()
 		g.ledger.packet(reasonBadDestination)
+		refuse(reasonBadDestination, addr.Addr().String(), "")
 		return
 	}
 	if addr.Port() == 53 {
@@ -125,12 +130,19 @@ func (g *Gateway) handleConnRequest(k connRequest) {
 		return
 	}
 	name, literal, v, reason := g.judgeAddr(addr)
+	p, byProxy := k.(*proxyRequest)
+	single := byProxy && p.single
+	if reason == ReasonOK && single && v.Protocol == policy.ProtocolTCP {
+		reason = reasonProxy // a request for a proxy is not what such an upstream reads
+	}
 	if reason != ReasonOK {
-		k.refuse()
 		g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: "tcp", Rule: v.Rule, Reason: reason}, true)
+		refuse(reason, name, v.Rule)
 		return
 	}
-	g.accept(k, g.newFlow(addr, name, literal, v), g.serveFlow)
+	f := g.newFlow(addr, name, literal, v)
+	f.single = single
+	g.accept(k, f, g.serveFlow)
 }
 
 func (g *Gateway) newFlow(addr netip.AddrPort, name string, literal bool, v policy.Verdict) *flow {

@@ -48,6 +48,10 @@ func chooseEnv(s *spec, want, fixed []string) (env, dropped []string) {
 		"HOME=/nonexistent",
 		"LC_ALL=C",
 	}
+	for _, kv := range fixed { // programs take the first of two
+		name, _, _ := strings.Cut(kv, "=")
+		env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	}
 	env = append(env, fixed...)
 	seen := map[string]bool{}
 	for _, kv := range want {

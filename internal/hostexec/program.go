@@ -22,6 +22,8 @@ const (
 	GitServe
 	// GitLand brings commits that a bottle made into the host's repository.
 	GitLand
+	// Smolvm makes, starts and ends virtual machines whose names begin with carboy-.
+	Smolvm
 	// Qemu runs a virtual machine; see [Runner.StartSealed].
 	Qemu
 	// Mke2fs makes a file system in a file, for a virtual machine's disk.
@@ -49,6 +51,10 @@ type spec struct {
 	prepare func(c *call) error
 	// addressSpace bounds each process's address space in bytes; 0 is no bound.
 	addressSpace uint64
+	// lasts says that Start takes the program.
+	lasts bool
+	// dirs returns the directories to look in, in place of trustedDirs; nil: none.
+	dirs func() []string
 	// sealed programs start by StartSealed alone, others never.
 	sealed bool
 }
@@ -56,6 +62,7 @@ type spec struct {
 // call is one command on its way to an invocation.
 type call struct {
 	program string
+	path    string // of the program
 	args    []string
 	dir     string
 	scratch string // parent for temporary directories
@@ -92,6 +99,12 @@ var hostPrograms = map[Program]*spec{
 		name:         "git",
 		prepare:      prepareGitLand,
 		addressSpace: 16 << 30,
+	},
+	Smolvm: {
+		name:    "smolvm-bin",
+		prepare: prepareSmolvm,
+		lasts:   true,
+		dirs:    smolvmDirs,
 	},
 	Qemu: {
 		name:    "qemu-system-x86_64",

@@ -356,10 +356,24 @@ func runAndWait(script string) int {
 		c.argv, c.temp = c.args, temp
 		return os.Mkdir(temp, 0o700)
 	}
-	_, err = r.Run(context.Background(), Command{Program: helper, Args: []string{script}, Dir: dir, Timeout: MaxTimeout})
+	cmd := Command{Program: helper, Args: []string{script}, Dir: dir, Timeout: MaxTimeout}
+	if kept, ok := strings.CutPrefix(script, keepScript); ok {
+		cmd.Args, cmd.Keep = []string{kept}, true
+		r.programs[helper].lasts = true
+		s, err := r.Start(context.Background(), cmd)
+		if err == nil {
+			_, err = s.Wait(context.Background())
+		}
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_, err = r.Run(context.Background(), cmd)
 	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
+
+// keepScript begins the script of a parent that keeps what the script leaves.
+const keepScript = ": keep; "
 
 func startParent(t *testing.T, script string) (*exec.Cmd, string) {
 	t.Helper()

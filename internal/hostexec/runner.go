@@ -102,9 +102,12 @@ type Command struct {
 	// Dir is the absolute working directory; mandatory. For git it is the top
 	// of the work tree.
 	Dir string
-	// Timeout is mandatory, above 0 and at most MaxTimeout. A deadline of the
-	// context applies as well.
+	// Timeout is mandatory, above 0 and at most MaxTimeout; Start takes 0 too. A
+	// deadline of the context applies as well.
 	Timeout time.Duration
+	// Keep, for Start alone, lets the command's descendants go on when it has ended
+	// with 0. Timeout is then the command's own.
+	Keep bool
 	// Env holds the NAME=VALUE entries to pass. Entries that are not on the
 	// program's list are dropped and logged by name.
 	Env []string
@@ -138,8 +141,18 @@ type Result struct {
 // started.
 func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
 	defer closeAll([]*os.File{cmd.Input, cmd.Output})
-	rec := Execution{Schema: recordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
+	rec := r.record(cmd)
 	res, err := r.run(ctx, cmd, &rec)
+	r.observe(&rec, &res, err)
+	return res, err
+}
+
+func (r *Runner) record(cmd Command) Execution {
+	return Execution{Schema: recordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
+}
+
+// observe completes the record of a command and its result, and passes the record on.
+func (r *Runner) observe(rec *Execution, res *Result, err error) {
 	rec.Duration = time.Since(rec.Started)
 	res.Duration = rec.Duration
 	var no *refusal
@@ -150,29 +163,36 @@ func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
 	rec.StdoutBytes, rec.StderrBytes = res.Stdout.Total, res.Stderr.Total
 	rec.Truncated = res.Stdout.truncated() || res.Stderr.truncated()
 	if r != nil && r.opt.Observe != nil {
-		r.opt.Observe(rec)
+		r.opt.Observe(*rec)
 	}
-	return res, err
 }
 
 func (r *Runner) run(ctx context.Context, cmd Command, rec *Execution) (Result, error) {
-	none := Result{ExitCode: -1}
-	s, err := r.admit(&cmd)
+	p, err := r.begin(ctx, cmd, rec, false)
 	if err != nil {
-		return none, err
+		return Result{ExitCode: -1}, err
+	}
+	return r.await(ctx, p)
+}
+
+// begin makes every check and starts the command. lasting is for Start.
+func (r *Runner) begin(ctx context.Context, cmd Command, rec *Execution, lasting bool) (*proc, error) {
+	s, err := r.admit(&cmd, lasting)
+	if err != nil {
+		return nil, err
 	}
 	rec.Program, rec.Dir = s.name, cmd.Dir
 	loc, err := r.locate(cmd.Program, s, cmd.Dir)
 	if err != nil {
-		return none, err
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return none, fmt.Errorf("hostexec: run %s: %w", s.name, err)
+		return nil, fmt.Errorf("hostexec: run %s: %w", s.name, err)
 	}
-	c := &call{program: s.name, args: slices.Clone(cmd.Args), dir: cmd.Dir, scratch: r.opt.Scratch}
+	c := &call{program: s.name, path: loc.path, args: slices.Clone(cmd.Args), dir: cmd.Dir, scratch: r.opt.Scratch}
 	if err := s.prepare(c); err != nil {
 		c.discard()
-		return none, err
+		return nil, err
 	}
 	env, dropped := chooseEnv(s, cmd.Env, c.env)
 	rec.Path, rec.Args, rec.EnvNames, rec.EnvDropped = loc.path, c.argv, envNames(env), dropped
@@ -182,10 +202,10 @@ func (r *Runner) run(ctx context.Context, cmd Command, rec *Execution) (Result, 
 	p, err := r.start(cmd, s, loc, c, env)
 	if err != nil {
 		c.discard()
-		return none, err
+		return nil, err
 	}
 	rec.ID = p.id
-	return r.await(ctx, p)
+	return p, nil
 }
 
 // discard removes the files that prepare made, for a call without a supervisor.
@@ -197,7 +217,7 @@ func (c *call) discard() {
 }
 
 // admit makes every check that needs nothing of the file system but Dir.
-func (r *Runner) admit(cmd *Command) (*spec, error) {
+func (r *Runner) admit(cmd *Command, lasting bool) (*spec, error) {
 	name := cmd.Program.String()
 	if r == nil || r.programs == nil {
 		return nil, refuse(name, reasonClosed, "runner was not made by New")
@@ -210,7 +230,10 @@ func (r *Runner) admit(cmd *Command) (*spec, error) {
 	if s.sealed {
 		return nil, refuse(name, reasonProgram, "it runs in namespaces of its own only")
 	}
-	if cmd.Timeout <= 0 || cmd.Timeout > MaxTimeout {
+	if (lasting || cmd.Keep) && !(lasting && s.lasts) {
+		return nil, refuse(name, reasonProgram, "it may not outlast the call that starts it")
+	}
+	if cmd.Timeout <= 0 && !(lasting && cmd.Timeout == 0) || cmd.Timeout > MaxTimeout {
 		return nil, refuse(name, reasonTimeout, "timeout %s is not above 0 and at most %s", cmd.Timeout, MaxTimeout)
 	}
 	cmd.Stdout, cmd.Stderr = cmd.Stdout.orDefault(), cmd.Stderr.orDefault()
@@ -250,7 +273,11 @@ func (r *Runner) locate(p Program, s *spec, dir string) (*location, error) {
 	r.mu.Unlock()
 	if loc == nil {
 		var err error
-		if loc, err = resolve(s.name, r.dirs); err != nil {
+		dirs := r.dirs
+		if s.dirs != nil {
+			dirs = s.dirs()
+		}
+		if loc, err = resolve(s.name, dirs); err != nil {
 			return nil, err
 		}
 		r.mu.Lock()

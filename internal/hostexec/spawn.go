@@ -34,6 +34,7 @@ type proc struct {
 	why      Outcome // why we ordered the end; set in stopOnce
 	stopped  chan struct{}
 
+	kept   chan struct{} // closed when the command has ended and its descendants go on
 	done   chan struct{} // closed when unregistered; what follows is then valid
 	report report
 	lost   bool
@@ -49,7 +50,7 @@ func (r *Runner) start(cmd Command, s *spec, loc *location, c *call, env []strin
 	p := &proc{
 		program: s.name, mark: mark, timeout: cmd.Timeout, grace: r.grace,
 		stdout: capture{keep: cmd.Stdout}, stderr: capture{keep: cmd.Stderr},
-		stopped: make(chan struct{}), done: make(chan struct{}),
+		stopped: make(chan struct{}), kept: make(chan struct{}), done: make(chan struct{}),
 	}
 	// Register before the spawn: Close must not overlook it.
 	if p.id, err = r.register(s.name, cmd.Dir, p.stop); err != nil {
@@ -61,7 +62,7 @@ func (r *Runner) start(cmd Command, s *spec, loc *location, c *call, env []strin
 	}
 	o := order{
 		Path: loc.path, Argv: append([]string{loc.path}, c.argv...), Env: append(env, mark),
-		Dir: cmd.Dir, Timeout: cmd.Timeout, AddressSpace: s.addressSpace, Temp: c.temp,
+		Dir: cmd.Dir, Timeout: cmd.Timeout, Keep: cmd.Keep, AddressSpace: s.addressSpace, Temp: c.temp,
 	}
 	p.streams.Go(func() { p.stdout.drain(p.out) })
 	p.streams.Go(func() { p.stderr.drain(p.err) })
@@ -179,7 +180,13 @@ func (p *proc) finish(r *Runner, o *order, stdin []byte) {
 			_ = p.in.Close()
 		})
 	}
-	err := json.NewDecoder(p.ctl).Decode(&p.report)
+	reports := json.NewDecoder(p.ctl)
+	err := reports.Decode(&p.report)
+	if err == nil && p.report.Kept {
+		close(p.kept)
+		p.report = report{}
+		err = reports.Decode(&p.report)
+	}
 	p.lost = err != nil
 	_ = p.cmd.Wait() // the report counts, not the supervisor's status
 	close(over)
@@ -212,13 +219,17 @@ func (p *proc) finish(r *Runner, o *order, stdin []byte) {
 func (r *Runner) await(ctx context.Context, p *proc) (Result, error) {
 	// The supervisor keeps the timeout. This one covers a supervisor that was
 	// stopped or starved.
-	timer := time.NewTimer(p.timeout + p.grace/2)
-	defer timer.Stop()
+	var late <-chan time.Time
+	if p.timeout > 0 {
+		timer := time.NewTimer(p.timeout + p.grace/2)
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case <-p.done:
 		return p.result()
 	case <-p.stopped: // by Close
-	case <-timer.C:
+	case <-late:
 		p.stop(deadline)
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {

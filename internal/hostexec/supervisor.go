@@ -59,13 +59,16 @@ type order struct {
 	Argv         []string // argv[0] included
 	Env          []string
 	Dir          string
-	Timeout      time.Duration
+	Timeout      time.Duration // 0: none
+	Keep         bool          // see Command.Keep
 	AddressSpace uint64
 	Temp         string // directory to remove at the end, or ""
 }
 
-// report is sent back once by the supervisor, when nothing is left.
+// report is sent back by the supervisor when nothing is left, and before that once with
+// Kept when the command has ended and its descendants go on.
 type report struct {
+	Kept   bool
 	Failed string        // operation that failed before the command ran, or ""
 	Errno  syscall.Errno // its cause
 	Ended  ended
@@ -90,7 +93,9 @@ func supervise() int {
 	if err := dec.Decode(&o); err != nil {
 		return 1 // carboy died first, or this is not a supervisor's start
 	}
-	rep := runOrder(&o, io.MultiReader(dec.Buffered(), ctl))
+	rep := runOrder(&o, io.MultiReader(dec.Buffered(), ctl), func() {
+		_ = json.NewEncoder(ctl).Encode(report{Kept: true}) // a carboy that is gone has closed ctl
+	})
 	if o.Temp != "" {
 		_ = os.RemoveAll(o.Temp) // best effort; it lies in our own state
 	}
@@ -100,7 +105,9 @@ func supervise() int {
 	return 0
 }
 
-func runOrder(o *order, ctl io.Reader) report {
+// runOrder runs the command until nothing is left of it. It calls kept when the command
+// has ended with 0 and its descendants are to go on.
+func runOrder(o *order, ctl io.Reader, kept func()) report {
 	// Before the fork: a signal must not end the supervisor while a child
 	// lives.
 	sigs := make(chan os.Signal, 1)
@@ -114,18 +121,8 @@ func runOrder(o *order, ctl io.Reader) report {
 	if fail != nil {
 		return *fail
 	}
-	timer := time.NewTimer(o.Timeout)
 	f := newFamily(pid)
-	r := report{Ended: endedItself}
-	select {
-	case <-f.commandGone:
-	case <-stop:
-		r.Ended = endedOrdered
-	case <-sigs:
-		r.Ended = endedOrdered
-	case <-timer.C:
-		r.Ended = endedDeadline
-	}
+	r := report{Ended: f.awaitEnd(o, stop, sigs, kept)}
 	select {
 	case <-f.commandGone: // it was first, whatever else is ready
 		r.Ended = endedItself
@@ -220,6 +217,41 @@ type family struct {
 	mu     sync.Mutex
 	status syscall.WaitStatus // valid once commandGone is closed
 	killed map[int]bool
+}
+
+// awaitEnd blocks until the command ends, and with o.Keep until its descendants do, unless
+// it is ordered to end first or its time is over.
+func (f *family) awaitEnd(o *order, stop <-chan struct{}, sigs <-chan os.Signal, kept func()) ended {
+	var over <-chan time.Time
+	if o.Timeout > 0 {
+		over = time.After(o.Timeout)
+	}
+	gone, empty := f.commandGone, make(chan struct{})
+	for {
+		select {
+		case <-gone:
+			if !o.Keep || !f.exitedWell() {
+				return endedItself
+			}
+			kept()
+			gone, empty, over = nil, f.empty, nil
+		case <-empty:
+			return endedItself
+		case <-stop:
+			return endedOrdered
+		case <-sigs:
+			return endedOrdered
+		case <-over:
+			return endedDeadline
+		}
+	}
+}
+
+// exitedWell reports whether the command, which has ended, ended with 0.
+func (f *family) exitedWell() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status.Exited() && f.status.ExitStatus() == 0
 }
 
 func newFamily(command int) *family {

@@ -116,6 +116,7 @@ func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authorit
 	if v.gw, err = gateway.New(conf); err != nil {
 		return err
 	}
+	v.spec.Proxy = v.gw.ServeProxy
 	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	v.gwStop, v.gwDone = cancel, make(chan error, 1)
 	go func() { v.gwDone <- v.gw.Serve(gctx) }() // ends with closeGateway

@@ -57,6 +57,11 @@ func Open(ctx context.Context, path string) (*sql.DB, error) {
 // OpenReadOnly opens the file at path for reading, beside those that write to it. The error
 // wraps [fs.ErrNotExist] if there is none.
 func OpenReadOnly(ctx context.Context, path string) (*sql.DB, error) {
+	return openExisting(ctx, path, "mode=ro&_pragma=busy_timeout(10000)&_pragma=query_only(ON)")
+}
+
+// openExisting opens a file with one connection.
+func openExisting(ctx context.Context, path, query string) (*sql.DB, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -64,7 +69,7 @@ func OpenReadOnly(ctx context.Context, path string) (*sql.DB, error) {
 	if _, err := os.Lstat(path); err != nil {
 		return nil, err
 	}
-	name := url.URL{Scheme: "file", Path: path, RawQuery: "mode=ro&_pragma=busy_timeout(10000)&_pragma=query_only(ON)"}
+	name := url.URL{Scheme: "file", Path: path, RawQuery: query}
 	db, err := sql.Open("sqlite", name.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -74,6 +79,14 @@ func OpenReadOnly(ctx context.Context, path string) (*sql.DB, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
 	}
 	return db, nil
+}
+
+// OpenForeign opens the file at path, of another program, for reading and writing. It
+// makes nothing and changes neither the file's journal nor its rights. Every transaction
+// of the handle takes the lock for writing when it begins. The error wraps
+// [fs.ErrNotExist] if there is no file.
+func OpenForeign(ctx context.Context, path string) (*sql.DB, error) {
+	return openExisting(ctx, path, "mode=rw&_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(FULL)")
 }
 
 // private makes the file if it is missing, and takes the rights of others off it. It

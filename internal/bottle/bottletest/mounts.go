@@ -1,15 +1,18 @@
 package bottletest
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/testenv"
+	"github.com/carboy/carboy/internal/wire"
 )
 
 func (s *suite) overlayLeavesHost(t *testing.T) {
@@ -200,4 +203,67 @@ func (s *suite) noWire(t *testing.T) {
 	want(t, "without a wire", out, "")
 	// /proc is there.
 	b.sh("test -d /proc/self")
+}
+
+// proxyOnly checks that a backend without packets gives a bottle its proxy and no other
+// way to this machine or beyond, and that others leave Spec.Proxy alone.
+func (s *suite) proxyOnly(t *testing.T) {
+	pair, err := wire.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pair.Host.Close()
+	asked := make(chan net.Conn, 64)
+	tune := func(sp *bottle.Spec) {
+		sp.Wire, sp.Net = pair.Bottle, wire.DefaultConfig()
+		if s.backend().Capabilities().Frames {
+			sp.Net = sp.Net.Framed()
+		}
+		sp.Proxy = func(l net.Listener) error {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return nil
+				}
+				asked <- c
+			}
+		}
+	}
+	reaches := func(t *testing.T) {
+		host, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer host.Close()
+		b := s.create(t, tune)
+		for len(asked) > 0 { // the backend may have tried it
+			(<-asked).Close()
+		}
+		want(t, "beside the proxy", b.guestRun("connect", "tcp/"+host.Addr().String(), "tcp/127.0.0.31:3128", "tcp/1.1.1.1:443",
+			"tcp/169.254.169.254:80", "tcp/198.18.0.3:80", "udp/8.8.8.8:53", "tcp/[2606:4700:4700::1111]:443", "udp/[ff02::1]:9"), "")
+		addr, ok := strings.CutPrefix(strings.TrimSpace(b.sh("echo $http_proxy")), "http://")
+		if !ok {
+			t.Fatalf("http_proxy is %q", addr)
+		}
+		want(t, "the proxy", b.guestRun("connect", "tcp/"+addr), "connected: tcp/"+addr)
+		select {
+		case c := <-asked:
+			c.Close()
+		case <-time.After(patience):
+			t.Error("nobody asked the proxy")
+		}
+		b.Close()
+		if c, err := net.Dial("tcp", addr); err == nil {
+			c.Close()
+			t.Error("the proxy outlives its bottle")
+		}
+	}
+	if s.lacking(t, bottle.CapPackets, reaches) {
+		return
+	}
+	b := s.create(t, tune)
+	want(t, "http_proxy", b.sh("echo $http_proxy"), "")
+	if len(asked) > 0 {
+		t.Error("a backend with packets asks the proxy")
+	}
 }
