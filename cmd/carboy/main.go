@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command carboy runs commands in sealed bottles: see README.md, or
 // `carboy --help`.
 //
