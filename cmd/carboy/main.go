@@ -26,6 +26,7 @@ func main() {
 	collectLater()
 	preparedMain()
 	escapeMain()
+	machineMain()
 	os.Exit(mainCode())
 }
 

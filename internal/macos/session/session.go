@@ -11,6 +11,9 @@ import (
 	"github.com/carboy/carboy/internal/macos/mirror"
 )
 
+// Command is the argument with which carboy on Linux is the machine's side of a session.
+const Command = "machine-session"
+
 // version of the messages. Both sides are built from one source; a machine that runs an
 // older carboy is given the right one.
 const version = 1

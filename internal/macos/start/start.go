@@ -37,7 +37,7 @@ func Look(p Program) (string, error) {
 // passed are the variables that a program gets, and prefixes of their names. What else the
 // user's environment holds, such as keys, does not reach it.
 var (
-	passed   = []string{"HOME", "PATH", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "SSH_AUTH_SOCK", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+	passed   = []string{"HOME", "PATH", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 	prefixes = []string{"LC_", "LIMA_", "CONTAINER_", "XDG_"}
 )
 
