@@ -22,7 +22,7 @@ func machineMain() {
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "carboy: %s\n", errorLine(err))
-		os.Exit(exitcode.Refused)
+		os.Exit(exitcode.OfError(exitcode.Runs, err))
 	}
 	if serves {
 		os.Exit(exitcode.OK)

@@ -147,7 +147,6 @@ func (c *child) feed(f *os.File) {
 	c.in = newQueue()
 	in := c.in
 	go func() { // ends with the input, or when the command has ended
-		c.room(window)
 		for {
 			b, ok := in.next()
 			if !ok {

@@ -175,6 +175,9 @@ func (s *server) run(ctx context.Context, o *order) (int, error) {
 		return 0, err
 	}
 	s.begin(c)
+	if c.in != nil {
+		c.room(window)
+	}
 	code := c.wait(s.gone)
 	for i, t := range o.Trees {
 		if t.Copy != Workspace {
