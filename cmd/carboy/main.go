@@ -26,7 +26,6 @@ func main() {
 	collectLater()
 	preparedMain()
 	escapeMain()
-	machineMain()
 	os.Exit(mainCode())
 }
 
@@ -41,6 +40,9 @@ func collectLater() {
 // mainCode is main without the hook for inner processes. Tests start it under another
 // name.
 func mainCode() int {
+	if code, done := machineCode(os.Args); done {
+		return code
+	}
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

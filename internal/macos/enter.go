@@ -113,11 +113,8 @@ func (i *invocation) once(o session.Options) (int, error) {
 // terminal.
 func (i *invocation) session() (*session.Options, func(), error) {
 	o := &session.Options{
-		Args: i.args, Dir: i.Dir, Home: i.home, Env: i.variables(), UID: i.UID, GID: i.GID,
+		Args: i.args, Dir: i.cwd, Home: i.home, Env: i.variables(), UID: i.UID, GID: i.GID,
 		Stdin: i.Stdin, Stdout: i.Stdout, Stderr: i.Stderr, Say: func(s string) { i.say("%s", s) },
-	}
-	if real, err := filepath.EvalSymlinks(i.Dir); err == nil {
-		o.Dir = real
 	}
 	var err error
 	if o.Trees, err = i.trees(); err != nil {
@@ -218,7 +215,7 @@ func (i *invocation) trees() ([]session.Tree, error) {
 	if i.config != "" {
 		dir := i.config
 		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(i.Dir, dir)
+			dir = filepath.Join(i.cwd, dir)
 		}
 		if _, err := os.Stat(dir); err != nil {
 			return nil, fmt.Errorf("configuration directory: %w", err)
@@ -280,12 +277,12 @@ func (i *invocation) setting(dir string) func(mirror.Entry) bool {
 		}
 		name := safetext.String(filepath.Join(dir, e.Path), 300)
 		if e.Kind != mirror.File || e.Size > maxSetting || total+e.Size > maxSettings {
-			i.say("%s stays here: settings are files of at most 1 MiB, 16 MiB together", name)
+			i.detail("%s stays here: settings are files of at most 1 MiB, 16 MiB together", name)
 			return false
 		}
 		b, err := readBounded(filepath.Join(dir, e.Path), maxSetting)
 		if err != nil || bytes.Contains(b, []byte("PRIVATE KEY-----")) {
-			i.say("%s stays here: it holds a private key, or can't be read", name)
+			i.detail("%s stays here: it holds a private key, or can't be read", name)
 			return false
 		}
 		total += e.Size
@@ -329,8 +326,7 @@ func (i *invocation) print() error {
 		names = append(names, safetext.String(name, 100))
 	}
 	slices.Sort(names)
-	fmt.Fprintf(i.Stdout, "# the command; standard input brings it, the directory, and these variables:\n#   %s\n", strings.Join(names, " "))
-	step("and directories that the machine does not share", i.maker.enter(b.session()...))
-	step("the same by hand, without what standard input brings", i.maker.hand(i.dir, append([]string{b.installed()}, i.args...)...))
+	step("the command: standard input brings it, directories that are not shared, and variables:\n# "+strings.Join(names, " "), i.maker.enter(b.session()...))
+	step("the same by hand, without what standard input brings", i.maker.hand(i.cwd, append([]string{b.installed()}, i.args...)...))
 	return nil
 }

@@ -69,6 +69,7 @@ type invocation struct {
 	args   []string // what runs in the machine
 	words  []string // its command's words, such as image and pull
 	config string   // --config
+	cwd    string   // the current directory, links resolved
 	dir    string   // --dir, else the current directory; links resolved
 	home   string
 
@@ -84,6 +85,13 @@ func (i *invocation) say(format string, args ...any) {
 		end = "\r\n"
 	}
 	fmt.Fprintf(i.out, "carboy: "+format+end, args...)
+}
+
+// detail is say for a user who wants to know what carboy itself does.
+func (i *invocation) detail(format string, args ...any) {
+	if asks(i.args, "v", "--verbose") {
+		i.say(format, args...)
+	}
 }
 
 // env returns a variable of the user's.

@@ -292,19 +292,23 @@ func TestBinary(t *testing.T) {
 	if _, err := findBinary("", exe, "arm64"); err == nil || !strings.Contains(err.Error(), "digest") {
 		t.Errorf("without a digest: %v", err)
 	}
-	const sum = "f27b66ff6ae5bf20d9fe1c9ecb08e6d91fcf2ae0cd2b2ba7d23ebb7d8c55a8ba"
+	const (
+		sum   = "1310ca2c8932dbd118668bd97442558a3e1f546b5e15c69699dfbd6024f548d8" // of the program
+		wrong = "2310ca2c8932dbd118668bd97442558a3e1f546b5e15c69699dfbd6024f548d8"
+	)
 	for text, found := range map[string]bool{
-		"": false, "xyz": false, strings.Repeat("A", 64): false, sum[:63]: false, strings.Repeat("a", 5000): false, sum + "  carboy-linux-arm64\n": true, sum: true,
+		"": false, "xyz": false, strings.Repeat("A", 64): false, sum[:63]: false, strings.Repeat("a", 5000): false, sum + "  carboy-linux-arm64\n": true, sum: true, wrong: true,
 	} {
 		os.WriteFile(file+".sha256", []byte(text), 0o644)
 		b, err := findBinary("", exe, "arm64")
 		if (err == nil) != found {
 			t.Errorf("%.80q: %v", text, err)
 		}
-		if err == nil && b.verify() == nil {
-			t.Error("another content has this digest")
+		if err == nil && (b.verify() == nil) != (b.digest == sum) {
+			t.Errorf("%q is verified: %v", text, b.verify())
 		}
 	}
+	os.WriteFile(file+".sha256", []byte(sum), 0o644)
 	digestARM64 = "aaaa"
 	defer func() { digestARM64 = "" }()
 	if b, err := findBinary("", exe, "arm64"); err != nil || b.digest != "aaaa" {

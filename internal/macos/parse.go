@@ -27,10 +27,13 @@ func (i *invocation) parse() error {
 	i.args = i.backend(rest)
 	i.words = words(i.args)
 	i.config = value(i.args, "--config")
-	dir := i.Dir
+	if i.cwd, err = filepath.EvalSymlinks(i.Dir); err != nil {
+		return err
+	}
+	dir := i.cwd
 	if d := value(i.args, "--dir"); d != "" {
 		if dir = d; !filepath.IsAbs(d) {
-			dir = filepath.Join(i.Dir, d)
+			dir = filepath.Join(i.cwd, d)
 		}
 	}
 	if i.dir, err = filepath.EvalSymlinks(dir); err != nil {

@@ -29,8 +29,15 @@ type Places struct {
 	Memory string // a directory in memory, for settings
 }
 
-// Machine has the places of a machine that carboy made.
-var Machine = Places{State: "/var/lib/carboy", Memory: "/dev/shm/carboy-settings"}
+// Machine returns the places of the machine that carboy made. The state is elsewhere where
+// XDG_STATE_HOME says so.
+func Machine(env func(string) string) Places {
+	p := Places{State: "/var/lib/carboy", Memory: "/dev/shm/carboy-settings"}
+	if v := env("XDG_STATE_HOME"); filepath.IsAbs(v) {
+		p.State = v
+	}
+	return p
+}
 
 // Serve is the machine's side of [Run]: it runs one command line of this binary, and
 // returns when it has ended and everything is sent, or when the other side is gone.

@@ -375,16 +375,15 @@ func TestSettings(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(src, "config.yaml"), []byte("one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{places: Places{Memory: filepath.Join(m, "memory"), State: filepath.Join(m, "state")}}
+	places := Places{Memory: filepath.Join(m, "memory"), State: filepath.Join(m, "state")}
 	path := filepath.Join(home, ".config", "carboy")
 	for _, text := range []string{"one", "two"} {
 		os.WriteFile(filepath.Join(src, "config.yaml"), []byte(text), 0o600)
 		r1, w1 := io.Pipe()
 		r2, w2 := io.Pipe()
 		here := frames.New(r1, w2)
-		s.Conn, s.frames, s.gone, s.over = frames.New(r2, w1), make(chan frame), make(chan struct{}), make(chan struct{})
 		ctx, cancel := context.WithCancelCause(t.Context())
-		s.cancel = cancel
+		s := &server{Conn: frames.New(r2, w1), places: places, frames: make(chan frame), gone: make(chan struct{}), over: make(chan struct{}), cancel: cancel}
 		go s.read()
 		end := make(chan error, 1)
 		go func() { end <- s.bring(ctx, &order{Trees: []Tree{{Path: path, Copy: Settings}}}, 0) }()
@@ -402,7 +401,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%q, %v", b, err)
 		}
 	}
-	if to, err := os.Readlink(path); err != nil || !strings.HasPrefix(to, s.places.Memory) {
+	if to, err := os.Readlink(path); err != nil || !strings.HasPrefix(to, places.Memory) {
 		t.Errorf("it leads to %q, %v", to, err)
 	}
 }
