@@ -10,8 +10,8 @@ import (
 	macsession "github.com/carboy/carboy/internal/macos/session"
 )
 
-// machineCode is what carboy on macOS starts in its machine: the side of a session there.
-// In a command line that it runs, it only sets that session's variables. If done is true,
+// machineCode serves a session if carboy on macOS started this program in its machine. In a
+// command line of such a session, it only sets the session's variables. If done is true,
 // the program ends with this code.
 func machineCode(args []string) (code int, done bool) {
 	serves := len(args) == 2 && args[1] == macsession.Command

@@ -11,6 +11,23 @@ import (
 	macsession "github.com/carboy/carboy/internal/macos/session"
 )
 
+// On macOS this directory is another program, so each file says that it is Linux's.
+func TestFilesAreForLinux(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(name, "_test.go") && !strings.HasSuffix(name, "_darwin.go") && !strings.HasPrefix(string(b), "//go:build linux\n") {
+			t.Errorf("%s does not begin with //go:build linux", name)
+		}
+	}
+}
+
 // carboy in a machine runs a bottle for carboy outside: its streams, its exit code, and a
 // credential's variable that no process of the machine can read.
 func TestMachineSession(t *testing.T) {

@@ -95,7 +95,7 @@ func (b *binary) verify() error {
 // programs is the machine's directory for the Linux carboy.
 var programs = "/opt/carboy"
 
-// installed is where the machine has the program. The name changes with the content, so a
+// installed returns the program's path in the machine. The name changes with the content, so a
 // newer carboy never runs an older one there.
 func (b *binary) installed() string { return programs + "/carboy-" + b.digest[:32] }
 

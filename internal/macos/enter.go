@@ -39,10 +39,10 @@ func (i *invocation) enter(leave func()) (int, error) {
 		return 0, err
 	}
 	defer done()
-	leave()
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
 	defer signal.Stop(signals)
+	leave()
 	pass := make(chan syscall.Signal, 16)
 	o.Signals = pass
 	go func() { // ends with this process

@@ -59,6 +59,9 @@ func linuxCarboy(args []string) int {
 		fmt.Fprintln(os.Stderr, "a message")
 		n, _ := strconv.Atoi(args[2])
 		return n
+	case "run --conflict": // the Mac's file is the test's, which a machine can't see
+		os.WriteFile("here.txt", []byte("its"), 0o644)
+		os.WriteFile(strings.Replace(wd, "/mac/", "/real/", 1)+"/here.txt", []byte("mine"), 0o644)
 	case "list": // shows what it has
 		fmt.Printf("key %s\n", os.Getenv("API_KEY"))
 		home := os.Getenv("HOME")
@@ -98,7 +101,7 @@ inside() {
 	case "$*" in *apt-get*) exit 0;; esac
 	set -- env -i PATH="$PATH" CARBOY_TEST_PLACES="$D/places" "$@"
 	for s in $(cat "$D/shares" 2>/dev/null); do set -- --bind "$s" "$s" "$@"; done
-	exec bwrap --die-with-parent --dev-bind / / --bind "$D/machine" "$D/mac" "$@"
+	exec bwrap --die-with-parent --dev-bind / / --bind "$D/mac" "$D/real" --bind "$D/machine" "$D/mac" "$@"
 }
 list() {
 	state=$(cat "$D/state" 2>/dev/null) || { echo "$1"; return; }
@@ -159,7 +162,7 @@ func newWorld(t *testing.T, program, script string) *world {
 	}
 	w := &world{dir, dir + "/mac/Users/me", dir + "/mac/Users/me/src/project"}
 	for name, text := range map[string]string{
-		"programs/" + program: fmt.Sprintf(script, dir), "help": string(recorded(t, "container-run-help.txt")), "machine/empty": "",
+		"programs/" + program: fmt.Sprintf(script, dir), "help": string(recorded(t, "container-run-help.txt")), "machine/empty": "", "real/empty": "",
 		"mac/Users/me/src/project/here.txt": "my text", "mac/Users/me/src/project/old.txt": "old",
 		"mac/Users/me/.config/carboy/bottles/dev.md": "a bottle", "mac/Users/me/.config/carboy/id_ed25519": "-----BEGIN OPENSSH PRIVATE KEY-----\nMARKER\n",
 	} {
@@ -316,6 +319,13 @@ func TestLima(t *testing.T) {
 	os.WriteFile(w.dir+"/machine/Users/me/src/project/late.txt", []byte("late"), 0o644)
 	if _, _, code := w.run(t, w.ws, "run", "--", "0"); code != 0 || text(t, w.ws+"/late.txt") != "late" {
 		t.Errorf("%d, %s", code, text(t, w.ws+"/late.txt"))
+	}
+	// What changed on both sides while the command ran stays, and the command fails.
+	if _, msg, code := w.run(t, w.ws, "run", "--conflict", "--", "0"); code != 125 || text(t, w.ws+"/here.txt") != "mine" || !strings.Contains(msg, "here.txt changed here and in the machine; yours stays") {
+		t.Errorf("%d, %s, %q", code, text(t, w.ws+"/here.txt"), msg)
+	}
+	if kept, _ := filepath.Glob(w.home + "/Library/Application Support/carboy/kept/*/here.txt"); len(kept) != 1 || text(t, kept[0]) != "its" {
+		t.Errorf("kept: %q", kept)
 	}
 	if !strings.Contains(w.log(t), "limactl create --tty=false --name=carboy") {
 		t.Error(w.log(t))

@@ -14,10 +14,10 @@ import (
 // machineName is the name of the one machine that carboy makes and uses.
 const machineName = "carboy"
 
-// mark is on the machine, so that one of another maker with its name is left alone.
+// mark labels the machine, so that one of another maker with its name is left alone.
 const mark = "dev.carboy.machine"
 
-// state is what a machine does.
+// state says what a machine does.
 type state string
 
 const (
@@ -27,7 +27,7 @@ const (
 	other   state = "other" // it starts, stops, or is broken
 )
 
-// machine is what a program says about our machine.
+// machine holds what a program says about our machine.
 type machine struct {
 	state  state
 	says   string // the program's word for the state
@@ -46,14 +46,14 @@ func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// design is how a machine is made.
+// design says how a machine is made.
 type design struct {
 	image  string // a container's image, or Lima's template; empty: the program's usual
 	cpus   int
 	gib    int // memory
 	shares []string
-	// help is what the program says about the options of the command that makes a
-	// machine; it has fewer in older versions. Empty: all are taken to be there.
+	// help lists the options of the command that makes a machine, of which older
+	// versions have fewer. Empty: all are taken to be there.
 	help string
 }
 

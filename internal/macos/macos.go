@@ -23,7 +23,7 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Process is what the program gets from its caller.
+// Process holds what the program gets from its caller.
 type Process struct {
 	Args   []string // without the program
 	Env    []string
@@ -112,18 +112,34 @@ func (i *invocation) run() (int, error) {
 	if i.dryRun {
 		return 0, i.print()
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
+	ctx, leave := interruptible()
+	defer leave()
 	if len(i.words) > 0 && i.words[0] == "machine" {
 		return 0, i.manage(ctx)
 	}
 	if err := i.ensure(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = exitcode.Interrupted(syscall.SIGINT, err)
-		}
-		return 0, err
+		return 0, errors.Join(context.Cause(ctx), err)
 	}
-	return i.enter(stop)
+	return i.enter(leave)
+}
+
+// interruptible returns a context that ends with a signal, which is its cause, and a
+// function that leaves signals to others.
+func interruptible() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(exitcode.Interrupted(s.(syscall.Signal), errors.New("interrupted")))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
 }
 
 // choose decides which program makes the machine.

@@ -177,7 +177,7 @@ func sets(path, setting string) bool {
 	return false
 }
 
-// Line is what doctor says about a surrounding.
+// Line holds what doctor says about a surrounding.
 type Line struct {
 	Check          string
 	OK             bool
@@ -209,7 +209,7 @@ func (s System) Line() (Line, bool) {
 	return Line{}, false
 }
 
-// Fix is what allows bottles on a system that forbids them.
+// Fix allows bottles on a system that forbids them.
 type Fix struct {
 	Why      []string // lines of at most 80 characters
 	Where    string   // where to type them; empty: in a shell here
@@ -240,7 +240,7 @@ func (s System) Fixes(exe string) []Fix {
 	return all
 }
 
-// ProfilePath is where carboy's AppArmor profile is.
+// ProfilePath names the file of carboy's AppArmor profile.
 const ProfilePath = "/etc/apparmor.d/carboy"
 
 // sysctlPath comes after the names that distributions and rules for hardening use.

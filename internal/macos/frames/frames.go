@@ -138,7 +138,7 @@ func Expect(r Receiver, k Kind) ([]byte, error) {
 	return b, nil
 }
 
-// FailError is why the other side gave up. Its text is not made safe to show.
+// FailError says why the other side gave up. Its text is not made safe to show.
 type FailError struct{ Text string }
 
 func (e *FailError) Error() string { return e.Text }

@@ -24,7 +24,7 @@ const (
 	maxBytes   = 256 << 30
 )
 
-// Kind is what a path is. Sockets, devices and pipes are left out.
+// Kind says what a path leads to. Sockets, devices and pipes are left out.
 type Kind string
 
 // Kinds of paths.
@@ -42,8 +42,8 @@ type Entry struct {
 	Size   int64  `json:"s,omitempty"` // bytes; of files
 	Time   int64  `json:"t,omitempty"` // of the last change of content, in ns since 1970; of files
 	Target string `json:"l,omitempty"` // of links
-	// Touched is when the machine last changed the file or what it knows of it, in ns
-	// since 1970. Only the machine compares it, with what it noted itself.
+	// Touched dates the machine's last change of the file or of what it knows of it, in
+	// ns since 1970. Only the machine compares it, with what it noted itself.
 	Touched int64 `json:"c,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/macos/frames"
 )
 
-// batch is how many entries or positions one frame holds.
+// batch bounds the entries or positions in one frame.
 const batch = 500
 
 // Give sends what is in dir to [Receive], which asks for the content of what it lacks.
@@ -99,7 +99,7 @@ func list[T any](p frames.Receiver, k frames.Kind, f func([]T) error) error {
 	}
 }
 
-// Owner is who owns what [Receive] makes.
+// Owner owns what [Receive] makes.
 type Owner struct{ UID, GID int }
 
 // Receive makes dir equal to what [Give] sends, and returns what is there then. Another

@@ -28,7 +28,7 @@ type Options struct {
 	Stdin        io.Reader // nil if In is None
 	Stdout       io.Writer
 	Stderr       io.Writer
-	// Screen is where the terminal's output goes; it is used if a stream is a Terminal.
+	// Screen gets the terminal's output, if a stream is a Terminal.
 	Screen io.Writer
 	// Size returns the size of the terminal, and Signals has the signals to pass on. A
 	// SIGWINCH sends the size.
@@ -65,6 +65,9 @@ func Run(ctx context.Context, r io.Reader, w io.Writer, o Options) (int, error) 
 	wait.Wait()
 	switch {
 	case err == nil:
+		if code == 0 && c.kept > 0 {
+			err = fmt.Errorf("%d of the files that the command changed had changed here, too", c.kept)
+		}
 		c.Send(frames.Done, nil) // if it does not arrive, the end of the connection does
 	case c.ended != 0:
 		err = exitcode.Interrupted(c.ended, err)
@@ -77,6 +80,7 @@ type client struct {
 	o     Options
 	over  chan struct{}
 	ended syscall.Signal // the last that asked for the end
+	kept  int            // files that the command changed, and that stayed as they were here
 
 	mu      sync.Mutex
 	more    *sync.Cond
@@ -176,6 +180,9 @@ func (c *client) tree(ctx context.Context, b []byte) error {
 	}
 	taken, err := mirror.Take(c, t.Path, t.Aside)
 	if taken != nil {
+		if s.Over {
+			c.kept += len(taken.Kept)
+		}
 		for i, k := range taken.Kept {
 			if i == 20 {
 				c.o.Say(fmt.Sprintf("and %d more", len(taken.Kept)-i))

@@ -115,7 +115,7 @@ func (s *server) Recv() (frames.Kind, []byte, error) {
 	}
 }
 
-// errSignalled is why a command ended before it began.
+// errSignalled ends a command before it begins.
 var errSignalled = errors.New("a signal ended it before it began")
 
 // begin makes c the receiver of signals and input.
@@ -219,7 +219,7 @@ func (s *server) bring(ctx context.Context, o *order, i int) error {
 	who := mirror.Owner{UID: o.UID, GID: o.GID}
 	if t.Copy == Settings {
 		who = mirror.Owner{UID: os.Geteuid(), GID: os.Getegid()} // carboy reads no one else's
-	} else if err := s.offer(ctx, i, at); err != nil {
+	} else if err := s.offer(ctx, step{Tree: i, Back: true}, at); err != nil {
 		return err
 	} else if os.Geteuid() == 0 {
 		if err := os.Lchown(at, o.UID, o.GID); err != nil {
@@ -257,11 +257,11 @@ func (s *server) back(ctx context.Context, i int, path string) error {
 		return err
 	}
 	defer unlock()
-	return s.offer(ctx, i, path)
+	return s.offer(ctx, step{Tree: i, Back: true, Over: true}, path)
 }
 
 // offer sends what changed since the note. Without a note, the directory was never copied.
-func (s *server) offer(ctx context.Context, i int, path string) error {
+func (s *server) offer(ctx context.Context, what step, path string) error {
 	base, err := s.noted(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -269,7 +269,7 @@ func (s *server) offer(ctx context.Context, i int, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.SendJSON(frames.Tree, step{Tree: i, Back: true}); err != nil {
+	if err := s.SendJSON(frames.Tree, what); err != nil {
 		return err
 	}
 	now, err := mirror.Offer(ctx, s, path, base)
@@ -284,7 +284,7 @@ func nameOf(path string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// copies is where notes and locks of workspaces are.
+// copies returns the directory with notes and locks of workspaces.
 func (s *server) copies() (string, error) {
 	dir := filepath.Join(s.places.State, "copies")
 	return dir, os.MkdirAll(dir, 0o700)

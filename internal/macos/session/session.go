@@ -51,13 +51,13 @@ const (
 type Tree struct {
 	Path string `json:"path"` // absolute, the same on both sides
 	Copy Copy   `json:"copy"`
-	// Aside is where this side puts the machine's version of files that changed on both.
+	// Aside gets the machine's version of files that changed on both sides.
 	Aside string `json:"-"`
 	// Keep says which entries are brought in; nil: all.
 	Keep func(mirror.Entry) bool `json:"-"`
 }
 
-// order is what is to be run.
+// order says what to run.
 type order struct {
 	Version int               `json:"version"`
 	Args    []string          `json:"args"` // without the program
@@ -80,6 +80,8 @@ type Size struct{ Rows, Cols uint16 }
 type step struct {
 	Tree int  `json:"tree"`
 	Back bool `json:"back"` // the machine sends its changes; else it waits for the directory
+	// Over says that the command has ended, so that the changes are its own.
+	Over bool `json:"over"`
 }
 
 // window bounds the standard input that is under way, in bytes.

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// act is what carboy in the machine does in these tests.
+// act does what these tests need of carboy in the machine.
 func act(what string, args []string) int {
 	switch what {
 	case "exit":

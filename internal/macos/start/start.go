@@ -41,8 +41,8 @@ var (
 	prefixes = []string{"LC_", "LIMA_", "CONTAINER_", "XDG_"}
 )
 
-// Environment returns what a program gets of the user's environment env.
-func Environment(env []string) []string {
+// environment returns what a program gets of the user's environment env.
+func environment(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		return !slices.Contains(passed, name) && !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
@@ -59,7 +59,7 @@ const maxErrors = 64 << 10
 type Call struct {
 	Program Program
 	Args    []string
-	Env     []string  // the user's; [Environment] filters it
+	Env     []string  // the user's; environment filters it
 	Stdin   io.Reader // nil: empty
 	Show    io.Writer // gets output and messages as they come; nil: they are kept
 }
@@ -112,7 +112,7 @@ func (c *Call) command(ctx context.Context) (*exec.Cmd, *bounded, error) {
 		return nil, nil, err
 	}
 	cmd := exec.CommandContext(ctx, path, c.Args...)
-	cmd.Env = Environment(c.Env)
+	cmd.Env = environment(c.Env)
 	// Signals of the terminal are carboy's to pass on.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
