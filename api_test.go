@@ -17,7 +17,7 @@ import (
 // unnamed lists the types in the API that have no name in this package, by the reason.
 var unnamed = map[string]string{
 	"parts of a result, read through its fields": `
-		audit.Finding bottle.Isolation bottle.ProcPosture
+		audit.Finding bottle.Facts bottle.Isolation bottle.Lack bottle.ProcPosture
 		change.Bytes change.CommitLine change.RefFile change.Fingerprint change.Identity change.Reason change.Type change.Withheld
 		egresslog.Entry forgekey.KeyRecord forgeservice.Operation image.Config store.Candidate store.KeptPart store.Owner store.Process store.Summary
 		change.Conflict supervise.By supervise.Detail supervise.Problem supervise.Text supervise.View

@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -48,7 +47,8 @@ type Options struct {
 	Env func(string) string
 	// Config is the configuration directory; empty: the user's own.
 	Config string
-	// Backend names what holds the bottles; empty: the default.
+	// Backend names what holds the bottles; empty: what a bottle's files name, else the
+	// default.
 	Backend string
 	// Quick leaves it to the next Client to clean up after runs that died.
 	Quick bool
@@ -92,7 +92,7 @@ type Client struct {
 func Open(ctx context.Context, o Options) (*Client, error) {
 	backend, err := backends.ByName(o.Backend)
 	if err != nil {
-		return nil, &OptionError{Option: "--backend", Value: o.Backend, Reason: "is not here", Advice: "name one of " + strings.Join(backends.Names(), ", ") + ", or leave it out (and unset BOT_BOTTLE_BACKEND)"}
+		return nil, err
 	}
 	ahead := run.Begin(backend, o.Ahead)
 	if o.Env == nil {
@@ -101,7 +101,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	h, err := host.Open(ctx, host.Options{Env: o.Env, Config: o.Config, Log: o.Log, Resolver: o.Resolver, Roots: o.Roots, Dial: o.dial}, backend)
+	h, err := host.Open(ctx, host.Options{Env: o.Env, Config: o.Config, Backend: o.Backend, Log: o.Log, Resolver: o.Resolver, Roots: o.Roots, Dial: o.dial}, backend)
 	if err != nil {
 		ahead.Drop()
 		return nil, err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -60,27 +58,17 @@ func (c *Client) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 	return c.bottles.Freeze(ctx, slug)
 }
 
+// KeepsFilesOnly says why Freeze would keep a bottle's files without its processes. It
+// returns "" if the bottle's backend can keep both.
+func (c *Client) KeepsFilesOnly(slug string) string { return c.bottles.KeepsFilesOnly(slug) }
+
 // Kept returns what a bottle can be resumed from, or nil.
 func (c *Client) Kept(slug string) (*store.Kept, error) { return c.bottles.Kept(slug) }
 
 // Resume continues a frozen or kept bottle and blocks until it ends, as Start does. The
 // backend that kept it holds it again, unless Options.Backend names one.
 func (c *Client) Resume(ctx context.Context, o ResumeOptions) (*Started, error) {
-	k, err := c.Kept(o.Slug)
-	if err != nil || k == nil || c.opened.Backend != "" || k.Backend == c.host.Backend.Name() {
-		return c.bottles.Resume(ctx, o) // which says what is wrong
-	}
-	if all := Backends(); !slices.Contains(all, k.Backend) {
-		return nil, &OptionError{Option: "--backend", Value: k.Backend, Reason: "kept bottle " + o.Slug + " and is not here", Advice: "name one of " + strings.Join(all, ", ") + "; it begins with the files"}
-	}
-	opened := c.opened
-	opened.Backend, opened.Ahead, opened.Quick = k.Backend, nil, true
-	other, err := Open(ctx, opened)
-	if err != nil {
-		return nil, err
-	}
-	defer other.Close()
-	return other.bottles.Resume(ctx, o)
+	return c.bottles.Resume(ctx, o)
 }
 
 // Bottles returns all named bottles, sorted by name.

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/run/plan"
+	"github.com/carboy/carboy/internal/store"
 )
 
 func TestConfigErrors(t *testing.T) {
@@ -22,6 +25,9 @@ func TestConfigErrors(t *testing.T) {
 		"trace:\n  max_mib: -1\n":                 "trace.max_mib",
 		"trace:\n  max_mib: 1048577\n":            "trace.max_mib",
 		"trace:\n  off: true\n":                   "line 2",
+		"\nisolation: strong\n":                   "line 2: isolation",
+		"isolation: [container]\n":                "line 1: isolation",
+		"isolation: \"\"\n":                       "line 1: isolation",
 	} {
 		dir := t.TempDir()
 		name := filepath.Join(dir, host.ConfigFile)
@@ -34,7 +40,7 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%q: %v; want the file and %q", text, err, want)
 		}
 	}
-	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n", "trace:\n  max_mib: 1\n"} {
+	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n", "trace:\n  max_mib: 1\n", "isolation: user-kernel\n"} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, host.ConfigFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -66,5 +72,41 @@ func TestConfiguredProtection(t *testing.T) {
 	r, _ = w.ok("mkdir -p .github/workflows; echo x > .github/workflows/ci.yml")
 	if r.Changes.Protected == 0 {
 		t.Error("a CI file is not protected though it is configured")
+	}
+}
+
+// TestIsolationFloor: a boundary that is weaker than the user accepts is refused before
+// anything is made, with the place of the setting. One that is strong enough is taken.
+func TestIsolationFloor(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, host.ConfigFile)
+	set := func(text string) {
+		t.Helper()
+		err := os.WriteFile(file, []byte(text), 0o600)
+		if err == nil {
+			w.c.host.Config, err = host.LoadConfig(dir)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := context.Background()
+	set("protect:\n  ci: true\nisolation: hardware-vm\n")
+	_, err := w.c.Run(ctx, plan.Options{Command: []string{"true"}, Workspace: w.ws})
+	_, perr := w.c.Prepare(ctx, plan.Options{Workspace: w.ws})
+	for what, err := range map[string]error{"a run": err, "a prepared bottle": perr} {
+		var weak *bottle.TooWeakError
+		if !errors.As(err, &weak) || !strings.Contains(err.Error(), file+":3: isolation: hardware-vm") || !strings.Contains(err.Error(), "user-kernel") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if l, err := w.c.List(ctx, store.Query{}); err != nil || len(l.Runs) != 0 {
+		t.Errorf("runs that were refused are on record: %v, %v", l.Runs, err)
+	}
+	set("isolation: user-kernel\n")
+	r, _ := w.ok("true")
+	if p := r.Isolation.Posture; r.Isolation.Class != bottle.IsolationUserKernel || p == nil || p.Facts != bottle.FactsKernel || len(r.Isolation.Lacks) != 0 || r.Isolation.WeakFacts() != "" {
+		t.Errorf("%+v", r.Isolation)
 	}
 }

@@ -39,6 +39,14 @@ func (d *den) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
+// private has a command run with the umask of a service that keeps its files to itself, as
+// the unit that orchestrate init writes has.
+func private(cmd *exec.Cmd) *exec.Cmd {
+	cmd.Args = append([]string{"sh", "-c", `umask 077; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	return cmd
+}
+
 func (d *den) carboy(args ...string) (out, msg string, code int) {
 	d.t.Helper()
 	cmd := d.command(args...)

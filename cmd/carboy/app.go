@@ -81,7 +81,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.runCmd(), a.startCmd(), a.resumeCmd(), a.execCmd(), a.attachCmd(), a.cpCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.superviseCmd(), a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(), a.provenanceCmd(), a.gateCmd(), a.workCmd(), a.planCmd(), a.applyCmd(), a.rollbackCmd(), a.shipCmd(), a.orchestrateCmd(),
-		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
+		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.runtimeCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	a.addBackend(root)

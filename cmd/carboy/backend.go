@@ -25,13 +25,11 @@ func (a *app) addBackend(root *cobra.Command) {
 		if err != nil {
 			panic(err) // the list names a command that is not there
 		}
-		cmd.Flags().StringVar(&a.backend, "backend", "", "what holds bottles, a `NAME`; also BOT_BOTTLE_BACKEND")
+		cmd.Flags().StringVar(&a.backend, "backend", "", "what holds bottles, a `NAME`; also CARBOY_BACKEND, BOT_BOTTLE_BACKEND")
 		cmd.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions(carboy.Backends(), cobra.ShellCompDirectiveNoFileComp))
 		run := cmd.RunE
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			if a.backend == "" {
-				a.backend = a.env("BOT_BOTTLE_BACKEND")
-			}
+			a.backend = first(a.backend, a.env("CARBOY_BACKEND"), a.env("BOT_BOTTLE_BACKEND"))
 			return run(cmd, args)
 		}
 	}

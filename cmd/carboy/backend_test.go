@@ -6,6 +6,8 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -154,5 +156,65 @@ func TestDiagnosisNamesTheBackend(t *testing.T) {
 	a.printDiagnosis(carboy.Diagnosis{Build: "b1", Backend: "other", Kernel: "v9"})
 	if first, _, _ := strings.Cut(out.String(), "\n"); first != "carboy b1, other v9" {
 		t.Errorf("doctor begins with %q", first)
+	}
+}
+
+// TestPrivateUmask: whatever the umask of carboy's caller is, a bottle starts, and its files
+// and what lands have the modes that they have with a usual one.
+func TestPrivateUmask(t *testing.T) {
+	script := "umask; echo a >made; mkdir dir; stat -c '%a %n' / /etc /etc/passwd made dir"
+	var said, landed [2]string
+	for i, wrap := range []func(*exec.Cmd) *exec.Cmd{func(c *exec.Cmd) *exec.Cmd { return c }, private} {
+		d := newDen(t, nil)
+		out, err := wrap(d.command("run", "-q", "--", "sh", "-c", script)).Output()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if out, err := wrap(d.command("land", "--yes")).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		said[i] = string(out)
+		for _, name := range []string{"made", "dir"} {
+			fi, err := os.Stat(filepath.Join(d.home, "ws", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			landed[i] += fi.Mode().String() + " "
+		}
+	}
+	if said[0] != said[1] || landed[0] != landed[1] || !strings.Contains(said[0], "644 /etc/passwd") {
+		t.Errorf("with a usual umask %q and %s, with a private one %q and %s", said[0], landed[0], said[1], landed[1])
+	}
+}
+
+// TestBackendNamed: --backend comes before CARBOY_BACKEND, and that before
+// BOT_BOTTLE_BACKEND, on each command that has it. None of these names is a backend's.
+func TestBackendNamed(t *testing.T) {
+	for _, x := range []struct {
+		args []string
+		env  map[string]string
+		want string
+	}{
+		{nil, map[string]string{"BOT_BOTTLE_BACKEND": "old"}, "old"},
+		{nil, map[string]string{"BOT_BOTTLE_BACKEND": "old", "CARBOY_BACKEND": "new"}, "new"},
+		{[]string{"--backend", "flag"}, map[string]string{"BOT_BOTTLE_BACKEND": "old", "CARBOY_BACKEND": "new"}, "flag"},
+		{[]string{"--backend", "flag"}, nil, "flag"},
+	} {
+		for _, command := range [][]string{{"doctor"}, {"run"}, {"sandbox", "health"}, {"gate", "run"}, {"start", "a"}} {
+			var out, said bytes.Buffer
+			env := map[string]string{"HOME": t.TempDir(), "NO_COLOR": "1"}
+			maps.Copy(env, x.env)
+			args := slices.Concat(command, x.args)
+			switch command[0] {
+			case "run":
+				args = append(args, "--", "true")
+			case "start":
+				args = append(args, "--headless", "--prompt", "x")
+			}
+			code := newApp(nil, &out, &said, func(n string) string { return env[n] }).run(t.Context(), args)
+			if code == 0 || !strings.Contains(said.String(), `--backend "`+x.want+`" is not here`) || !strings.Contains(said.String(), "hint: name one of "+carboy.Backends()[0]) {
+				t.Errorf("%q with %v: %d, %s", args, x.env, code, said.String())
+			}
+		}
 	}
 }

@@ -55,6 +55,7 @@ func advice(err error) string {
 		advised     *advisedError
 		option      *carboy.OptionError
 		unavailable *bottle.UnavailableError
+		weak        *bottle.TooWeakError
 		dir         *store.DirError
 		busy        *store.BusyError
 		ambiguous   *store.AmbiguousError
@@ -77,6 +78,8 @@ func advice(err error) string {
 		return option.Advice
 	case errors.As(err, &unavailable):
 		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
+	case errors.As(err, &weak):
+		return weak.Advice()
 	case errors.As(err, &shipped) && shipped.Outcome == ship.Failed && errors.Is(err, ship.ErrDeadline):
 		return "find what hangs there (its registry, its disk, docker itself), or make a new plan and apply it with a longer --up-timeout"
 	case errors.As(err, &shipped) && shipped.Advice != "":
@@ -144,7 +147,7 @@ func adviceOn(err error) string {
 		{ship.ErrUnknown, "the host goes on by itself; carboy ship status tells how it ended"},
 		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},
 		{change.ErrBusy, "try again when it is done"},
-		{change.ErrNoSuchChange, "carboy diff --stat lists the paths"},
+		{change.ErrNoSuchChange, "carboy diff --stat lists the paths; --include-refs names references of git"},
 		{change.ErrProtected, "look at the diff; if you want it, say --include-protected and name the path"},
 		{change.ErrIncomplete, "the receipt says what is missing; --allow-incomplete lands the rest"},
 		{change.ErrNothingToUndo, "carboy list shows which runs were landed"},

@@ -22,6 +22,7 @@ import (
 )
 
 func main() {
+	runtimeMain()
 	carboy.Main()
 	collectLater()
 	preparedMain()

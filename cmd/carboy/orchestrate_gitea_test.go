@@ -203,7 +203,7 @@ func (w *issueWorld) issue(title, body string) int {
 // start starts serve, and does not wait for it.
 func (w *issueWorld) start() {
 	w.t.Helper()
-	cmd := w.command("orchestrate", "serve")
+	cmd := private(w.command("orchestrate", "serve"))
 	for name, v := range w.secrets {
 		if name != hookSecret {
 			cmd.Env = append(cmd.Env, name+"="+v)

@@ -116,7 +116,7 @@ func TestOrchestrateServe(t *testing.T) {
 		t.Errorf("cancel: %d %s", code, quiet.String())
 	}
 	var second testenv.Buffer
-	if code, _ := o.run(t.Context(), &second, "orchestrate", "serve"); code != 1 || !strings.Contains(second.String(), "address already in use") {
+	if code, _ := o.run(t.Context(), &second, "orchestrate", "serve"); code != 1 || !strings.Contains(second.String(), "address already in use") || strings.Contains(second.String(), "stopping") {
 		t.Errorf("a second serve: %d %s", code, second.String())
 	}
 	cancel() // as SIGTERM does

@@ -62,7 +62,7 @@ func (a *app) orchestrateServe(ctx context.Context, quiet bool) error {
 	case quiet:
 		level = slog.LevelWarn
 	}
-	context.AfterFunc(ctx, func() {
+	served := context.AfterFunc(ctx, func() {
 		if !quiet {
 			a.say(plainText, "stopping: bottles freeze, and go on at the next start")
 		}
@@ -79,6 +79,7 @@ func (a *app) orchestrateServe(ctx context.Context, quiet bool) error {
 			}
 		},
 	})
+	served()
 	var held *engine.HeldError
 	if errors.As(err, &held) {
 		return &advisedError{err, "carboy orchestrate serve runs already; end that process first"}

@@ -269,7 +269,7 @@ func showIssue(w io.Writer, d *orchestrate.Description) {
 		showTurn(w, t)
 	}
 	if d.Workflow != "" {
-		fmt.Fprintf(w, "\nworkflow: %s, begun %d times %s\n", d.Workflow, d.Attempts, safetext.String(d.Stuck, 300))
+		fmt.Fprintf(w, "\nworkflow: %s, begun %s %s\n", d.Workflow, number(d.Attempts, "time", "times"), safetext.String(d.Stuck, 300))
 	}
 	for _, s := range d.Steps {
 		took := "goes on"

@@ -270,6 +270,9 @@ func provenanceFacts(w io.Writer, f *carboy.ProvenanceFacts) {
 		show("  tokens", "%d, claimed", t.Tokens)
 		for _, r := range t.Runs {
 			show("  run", "%s, exit %d %s, receipt %s", r.ID, r.Exit, r.Reason, first(r.ReceiptSHA256, "missing"))
+			if r.Isolation != "" {
+				show("    held by", "%s, %s", r.Backend, r.Isolation)
+			}
 			show("    scan", "%d out, %d in, %d blocked", r.Scan.Out, r.Scan.In, r.Scan.Blocked)
 			show("    egress", "requests %d allowed, %d refused; %d bytes up, %d down; %d names: %s", r.Egress.RequestsAllowed, r.Egress.RequestsRefused, r.Egress.BytesUp, r.Egress.BytesDown, r.Egress.HostsTotal, strings.Join(r.Egress.Hosts, " "))
 		}

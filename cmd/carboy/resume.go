@@ -49,7 +49,7 @@ carboy start or resume that holds it ends. carboy resume continues it at the ver
 instruction where it stopped.
 
 Connections are cut, and commands of carboy exec end. If the processes can't be kept,
-carboy says why; the files are always kept, and resume then starts the agent again with
+carboy says why, beforehand where the backend never keeps them; the files are always kept, and resume then starts the agent again with
 them. A bottle that is frozen or kept already stays as it is.
 
 With --to, the bottle is also written to a file, for carboy resume --from on another
@@ -65,6 +65,9 @@ func (a *app) freezeCmd() *cobra.Command {
 		Args:    oneBottle("freeze", "carboy freeze BOTTLE"), ValidArgsFunction: a.completeBottles(carboy.BottleRunning),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				if why := c.KeepsFilesOnly(args[0]); why != "" {
+					a.say(plainText, "only its files will be kept, and its processes end: %s", safetext.String(why, 300))
+				}
 				k, err := c.Freeze(ctx, args[0])
 				before := errors.Is(err, carboy.ErrNotLive)
 				if before {

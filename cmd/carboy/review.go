@@ -360,10 +360,13 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 		return a.printJSON(landJSON(m, rep))
 	}
 	const shown = 10
-	protected := 0
+	protected, ref := 0, ""
 	for i, w := range rep.Withheld {
 		if len(w.Reasons) > 0 {
 			protected++
+		}
+		if w.Ref && ref == "" {
+			ref = w.Path
 		}
 		if i < shown {
 			a.say(plainText, "left behind: %s: %s", safetext.Path([]byte(w.Path)), safetext.String(withheldWhy(w), 300))
@@ -374,6 +377,9 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 	}
 	if protected > 0 {
 		a.say(plainText, "hint: look at them with carboy diff; --include-protected PATH takes them")
+	}
+	if ref != "" {
+		a.say(plainText, "hint: carboy land %s --include-refs %s takes it", m.ID, safetext.Path([]byte(ref)))
 	}
 	for i := range rep.Refs {
 		r := &rep.Refs[i]
@@ -460,19 +466,20 @@ func (a *app) undoCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				o := change.UndoOptions{Last: last}
 				if len(args) == 0 && !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("undo what landed from run %s?", m.ID)); err != nil {
-						return err
+					o.Confirm = func(r change.UndoReport) error {
+						return a.confirm(ctx, fmt.Sprintf("undo what landed from run %s (%s)?", m.ID, undone(r)))
 					}
 				}
-				rep, err := c.Undo(ctx, m.ID, change.UndoOptions{Last: last})
+				rep, err := c.Undo(ctx, m.ID, o)
 				if err != nil {
 					return err
 				}
 				if asJSON {
 					return a.printJSON(map[string]any{"schema": "carboy.dev/undo/v1", "run": m.ID, "undone": rep.Undone, "restored": rawPaths(rep.Restored), "refs": rep.Refs})
 				}
-				a.say(greenText, "restored %s; the changes of run %s can be landed again", number(len(rep.Restored), "path", "paths"), m.ID)
+				a.say(greenText, "restored %s; the changes of run %s can be landed again", undone(*rep), m.ID)
 				return nil
 			})
 		},
@@ -481,6 +488,18 @@ func (a *app) undoCmd() *cobra.Command {
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask when no run is named")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
+}
+
+// undone counts what an undo restores, such as "3 paths and 1 reference".
+func undone(r change.UndoReport) string {
+	paths, refs := number(len(r.Restored), "path", "paths"), number(len(r.Refs), "reference", "references")
+	switch {
+	case len(r.Refs) == 0:
+		return paths
+	case len(r.Restored) == 0:
+		return refs
+	}
+	return paths + " and " + refs
 }
 
 // confirm asks a question on the terminal. The default answer is no. Without a terminal

@@ -300,6 +300,12 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	default:
 		line("workspace", "%s (%s)", show(a.tilde(p.Workspace)), p.Mode)
 	}
+	if p.Backend != carboy.Backends()[0] {
+		line("held by", "%s", show(p.Backend))
+	}
+	for _, l := range p.Lacks {
+		line("without", "%s: %s", l.What, show(l.Why))
+	}
 	if len(p.Routes) == 0 {
 		line("reaches", "nothing")
 	}

@@ -20,17 +20,6 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// Isolation names the strength of a boundary in receipts. Each backend reports
-// its own in Posture.Isolation.
-type Isolation string
-
-// The zero Isolation claims nothing.
-const (
-	// IsolationUserKernel: the command's system calls are served by a kernel in
-	// user space, itself confined by namespaces and a seccomp filter.
-	IsolationUserKernel Isolation = "user-kernel"
-)
-
 // Access says how a host directory appears inside.
 type Access int
 
@@ -254,16 +243,6 @@ type Refusals struct {
 // which a backend writes what it does. A bottle that was prepared earlier has not.
 const DebugEnv = "CARBOY_BACKEND_DEBUG"
 
-// Network says what a bottle's connections travel on: what its Spec has of a network.
-type Network int
-
-const (
-	// The zero value: Spec.Wire carries all of them as IP packets.
-	_ Network = iota
-	// NetworkChannels: Spec.Channels carry connections beside Spec.Wire.
-	NetworkChannels
-)
-
 // Prober is implemented by a Backend that can try itself: Probe makes an empty bottle from
 // spec, verifies its posture and destroys it.
 type Prober interface {
@@ -277,11 +256,13 @@ type Backend interface {
 	// Build returns the backend's version, in receipts and in keys of caches
 	// whose entries another version must not use.
 	Build() string
-	// Isolation returns the class of boundary that every bottle of this backend
-	// has. Create fails if the posture does not bear it out.
+	// Isolation returns the class of boundary that a bottle has which is made here
+	// now. It may look at the machine, and remembers what it found; it is empty
+	// where no bottle can be made. Create fails if the posture does not bear it out.
 	Isolation() Isolation
-	// Network returns what a bottle's connections travel on.
-	Network() Network
+	// Capabilities says what this backend's bottles can do, without looking at the
+	// machine.
+	Capabilities() Capabilities
 	// Check reports why bottles cannot be made here. nil promises that Create
 	// will not fail for lack of anything that Check looks at.
 	Check(ctx context.Context) error

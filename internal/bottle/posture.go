@@ -9,9 +9,23 @@ type Posture struct {
 	Backend   string        `json:"backend"`
 	Build     string        `json:"build"`
 	Processes []ProcPosture `json:"processes"`
-	// Trace is true if the live kernel confirmed that it sends facts. A caller
-	// that needs facts must check it: a backend may have none.
+	// Trace is true if the live bottle confirmed that it sends facts. A caller
+	// that needs facts must look at FactsKind: a backend may have none, or weak ones.
 	Trace bool `json:"trace,omitempty"`
+	// Facts is the kind of these facts; empty if Trace is false.
+	Facts Facts `json:"facts,omitempty"`
+}
+
+// FactsKind returns the kind of facts that the bottle sends. A posture that does not say
+// it claims the weakest kind.
+func (p Posture) FactsKind() Facts {
+	switch {
+	case !p.Trace:
+		return FactsNone
+	case p.Facts == FactsKernel:
+		return FactsKernel
+	}
+	return FactsGuest
 }
 
 // ProcPosture describes one host process that serves the bottle.

@@ -1,6 +1,7 @@
 package bottles
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/receipt"
@@ -100,6 +102,24 @@ func (c *Keeper) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 	return fail(run.ErrNotLive)
 }
 
+// KeepsFilesOnly says why Freeze would keep a bottle's files without its processes. It
+// returns "" if the bottle's backend can keep both, or nothing is known of it.
+func (c *Keeper) KeepsFilesOnly(slug string) string {
+	b, err := c.Store.Bottle(slug)
+	if err != nil {
+		return ""
+	}
+	held, err := backends.ByName(b.Backend)
+	if err != nil {
+		return ""
+	}
+	why, missing := held.Capabilities().Lacks(bottle.CapLiveFreeze)
+	if !missing {
+		return ""
+	}
+	return cmp.Or(why, "the backend "+held.Name()+" can't keep them")
+}
+
 // Kept returns what a bottle can be resumed from, or nil.
 func (c *Keeper) Kept(slug string) (*store.Kept, error) {
 	k, _, err := c.Store.Kept(slug)
@@ -128,7 +148,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
+		Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {
@@ -161,10 +181,10 @@ func (c *Keeper) whyNotLive(o *ResumeOptions, k *store.Kept, p *Preflight) (stri
 		return "a prompt is for an agent that begins", nil
 	case o.FilesOnly:
 		return "only its files were asked for", nil
-	case k.Backend != c.Backend.Name():
-		return fmt.Sprintf("it was frozen by the backend %s, and this is %s", k.Backend, c.Backend.Name()), nil
-	case k.BackendBuild != "" && k.BackendBuild != c.Backend.Build(): // older records have none
-		return fmt.Sprintf("it was frozen by %s %s, and this is %s", k.Backend, k.BackendBuild, c.Backend.Build()), nil
+	case k.Backend != p.Backend:
+		return fmt.Sprintf("it was frozen by the backend %s, and this is %s", k.Backend, p.Backend), nil
+	case k.BackendBuild != "" && k.BackendBuild != p.holder.Build(): // older records have none
+		return fmt.Sprintf("it was frozen by %s %s, and this is %s", k.Backend, k.BackendBuild, p.holder.Build()), nil
 	case k.Build != c.Build:
 		return fmt.Sprintf("it was frozen by carboy %s, and this is %s", k.Build, c.Build), nil
 	case k.Arch != runtime.GOARCH:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/agent"
+	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/manifest"
@@ -56,6 +57,9 @@ type StartOptions struct {
 	Policy string
 	// AskFor bounds the wait for a person's answer; 0: as the bottle says.
 	AskFor time.Duration
+	// Backend names what holds the bottle, unless a flag or variable says it; empty: as the
+	// bottle says.
+	Backend string
 	// Forge and Alive are as in plan.Options. They are given apart from Env.
 	Forge tools.Forge
 	Alive func()
@@ -101,6 +105,9 @@ type Preflight struct {
 	ImageDigest string
 	// Repositories lists what the git gate serves, sorted by name.
 	Repositories []repos.Repository
+	// Backend names what holds the bottle. Lacks lists what it can't give.
+	Backend string
+	Lacks   []bottle.Lack
 	// Resumption is set by Resume only.
 	Resumption *Resumption
 	// Warnings are about the manifests, Notes about what deviates from them.
@@ -108,6 +115,8 @@ type Preflight struct {
 
 	Run   plan.Options
 	Grant *plan.Grant
+
+	holder bottle.Backend // of the name Backend
 }
 
 // Started is the result of a bottle whose agent has ended.
@@ -176,6 +185,13 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		Grant:        &plan.Grant{Agent: o.Agent, Log: e.Egress.Log.V, Git: declared, GitFile: repos.GitConfig(e.User, declared)},
 		Repositories: declared.Described(),
 	}
+	if p.holder, err = c.backendOf(&o, e); err != nil {
+		return nil, err
+	}
+	p.Backend, p.Lacks = p.holder.Name(), p.holder.Capabilities().Missing()
+	if v := e.Isolation; v.IsSet() {
+		p.Grant.Floor = bottle.Floor{Least: bottle.Isolation(v.V), From: v.From.String()}
+	}
 	if p.Image, err = c.imageOf(e, dir); err != nil {
 		return nil, err
 	}
@@ -219,9 +235,27 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	p.Run = plan.Options{
 		Command: l.Command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.Mounts, Limits: p.Limits, Image: p.Image,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Grant: p.Grant,
-		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor, Forge: o.Forge, Alive: o.Alive,
+		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor, Forge: o.Forge, Alive: o.Alive, Backend: p.Backend,
 	}
 	return p, nil
+}
+
+// backendOf returns what holds a bottle: what the user named for this command, else what o
+// says, else what the bottle's files say, else the default.
+func (c *Keeper) backendOf(o *StartOptions, e *manifest.Effective) (bottle.Backend, error) {
+	switch v := e.Backend; {
+	case c.Opened.Backend != "":
+		return c.Backend, nil
+	case o.Backend != "":
+		return backends.ByName(o.Backend)
+	case v.IsSet():
+		b, err := backends.ByName(v.V)
+		if err != nil {
+			err = fmt.Errorf("%s: backend: %w", v.From, err)
+		}
+		return b, err
+	}
+	return c.Backend, nil
 }
 
 // check refuses invalid options and combinations of options.
@@ -323,7 +357,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 			return nil, err
 		}
 	}
-	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: c.Backend.Name()}
+	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: p.Backend}
 	if b.Label == "" {
 		b.Label = o.Agent
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -87,13 +88,24 @@ delete file tree/sub/b
 		if r := w.land(s, LandOptions{}); len(r.Landed) != 0 {
 			t.Errorf("landed again: %v", r.Landed)
 		}
-		_, err = Undo(context.Background(), s, UndoOptions{})
+		landed, no := treeOf(t, w.ws), errors.New("no")
+		var asked UndoReport
+		if _, err = Undo(context.Background(), s, UndoOptions{Confirm: func(r UndoReport) error { asked = r; return no }}); err != no {
+			t.Errorf("a person said no: %v", err)
+		}
+		if d := diffTrees(landed, treeOf(t, w.ws)); d != "" {
+			t.Fatalf("round %d: not confirmed, and changed:\n%s", round, d)
+		}
+		undo, err := Undo(context.Background(), s, UndoOptions{Confirm: func(UndoReport) error { return nil }})
 		must(t, err)
+		if !reflect.DeepEqual(*undo, asked) || len(asked.Restored) == 0 {
+			t.Errorf("asked about %+v, did %+v", asked, *undo)
+		}
 		if d := diffTrees(before, treeOf(t, w.ws)); d != "" {
 			t.Fatalf("round %d: after undo:\n%s", round, d)
 		}
 	}
-	if _, err := Undo(context.Background(), s, UndoOptions{}); !errors.Is(err, ErrNothingToUndo) {
+	if _, err := Undo(context.Background(), s, UndoOptions{Confirm: func(UndoReport) error { t.Error("asked about nothing"); return nil }}); !errors.Is(err, ErrNothingToUndo) {
 		t.Errorf("undo of nothing: %v", err)
 	}
 }

@@ -76,7 +76,7 @@ func takeRefs(ctx context.Context, s *Set, t tree, opts *LandOptions, ops *[]op)
 			if why, reasons := c.Held(opts); why != "" || len(reasons) > 0 {
 				g.left = g.left || c.Never == ""
 				if c.Never == "" || len(opts.Paths) == 0 || slices.Contains(opts.Refs, c.ID()) {
-					g.withheld = append(g.withheld, Withheld{Path: c.ID(), Reasons: reasons, Why: why})
+					g.withheld = append(g.withheld, Withheld{Path: c.ID(), Reasons: reasons, Why: why, Ref: c.Never == "" && len(reasons) == 0})
 				}
 				continue
 			}

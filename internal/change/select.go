@@ -61,6 +61,7 @@ type Withheld struct {
 	Path    string
 	Reasons []Reason // protected
 	Why     string   // anything else
+	Ref     bool     // a reference that lands once LandOptions.Refs names it
 }
 
 // selection holds the changes of a set that are to land.

@@ -16,6 +16,9 @@ type UndoOptions struct {
 	// Last undoes the newest landing only; the default is all landings of
 	// the run, newest first.
 	Last bool
+	// Confirm, unless nil, is called with what will be undone once nothing stands against
+	// it. If it returns an error, Undo changes nothing and returns that error.
+	Confirm func(UndoReport) error
 
 	fault func(step, path string) error // tests
 	plain bool                          // tests: as if renames knew no flags
@@ -65,22 +68,36 @@ func Undo(ctx context.Context, s *Set, opts UndoOptions) (*UndoReport, error) {
 	if len(u.conflicts) > 0 {
 		return nil, &ConflictError{Op: "undo", Conflicts: u.conflicts}
 	}
+	if opts.Confirm != nil {
+		whole := UndoReport{}
+		for i, j := range todo {
+			whole.add(j, plans[i])
+		}
+		if err := opts.Confirm(whole); err != nil {
+			return nil, err
+		}
+	}
 	rep := &UndoReport{}
 	for i, j := range todo {
 		if err := undoOne(ctx, s, root, j, plans[i], opts); err != nil {
 			return rep, fmt.Errorf("undo landing %s: %w", j.id, err)
 		}
-		rep.Undone = append(rep.Undone, j.id)
-		for _, o := range plans[i] {
-			rep.Restored = append(rep.Restored, string(o.Path))
-		}
-		for _, p := range j.plan.Repos {
-			for _, r := range p.Refs {
-				rep.Refs = append(rep.Refs, (&RefChange{Repository: p.Dir, Name: r.Name}).ID())
-			}
-		}
+		rep.add(j, plans[i])
 	}
 	return rep, nil
+}
+
+// add notes that a landing is undone.
+func (r *UndoReport) add(j *journal, done []op) {
+	r.Undone = append(r.Undone, j.id)
+	for _, o := range done {
+		r.Restored = append(r.Restored, string(o.Path))
+	}
+	for _, p := range j.plan.Repos {
+		for _, ref := range p.Refs {
+			r.Refs = append(r.Refs, (&RefChange{Repository: p.Dir, Name: ref.Name}).ID())
+		}
+	}
 }
 
 // landings returns the landings that are not undone, newest first.

@@ -83,9 +83,9 @@ func floodOf(id string) (flood, bool) {
 func processFloods() map[string]flood {
 	return map[string]flood{
 		"floods/fork-bomb": {
-			command: shell("(/bin/true) && echo control; b() { b | b & }; b; sleep 100"),
-			tune:    func(o *carboy.RunOptions) { o.Limits.Pids, o.Limits.Timeout = 60, 2*time.Second },
-			made:    func(r *ran) bool { return r.hit("pids") }, // a slow machine may not come so far
+			command: shell("(/bin/true) && echo control; b() { b | b & }; b; i=0; while [ $i -lt 200 ]; do (:); i=$((i + 1)); done"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Pids = 60 },
+			made:    func(r *ran) bool { return r.hit("pids") },
 			judge: func(r *ran) string {
 				if s := went(r); s != "" {
 					return s

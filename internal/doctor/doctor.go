@@ -55,6 +55,12 @@ func (c *Doctor) Doctor(ctx context.Context) Diagnosis {
 	d.add("bottle", err, fmt.Sprintf("a bottle was made, judged and destroyed in %d ms", time.Since(start).Milliseconds()))
 	if err == nil {
 		d.Posture = &p
+		if floor := c.Config.Floor(); floor.Least != "" {
+			d.add("isolation", floor.Check(p.Backend, p.Isolation), fmt.Sprintf("%s, and %s accepts %s or stronger", p.Isolation, floor.From, floor.Least))
+		}
+	}
+	for _, l := range c.Backend.Capabilities().Missing() {
+		d.add("without", nil, string(l.What)+": "+l.Why)
 	}
 	if userns.AppArmorRestricts() {
 		d.Findings = append(d.Findings, Finding{Check: "apparmor", OK: err == nil, Detail: "AppArmor reserves user namespaces for programs with a profile", Advice: "carboy doctor --fix"})
@@ -80,6 +86,10 @@ func (d *Diagnosis) add(check string, err error, detail string) {
 		var u *bottle.UnavailableError
 		if errors.As(err, &u) {
 			f.Advice = u.Advice
+		}
+		var weak *bottle.TooWeakError
+		if errors.As(err, &weak) {
+			f.Advice = weak.Advice()
 		}
 	}
 	d.Findings = append(d.Findings, f)

@@ -48,17 +48,6 @@ func TestCoverage(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	// The page shows the code of this kind.
-	page, err1 := os.ReadFile("../../docs/gates.md")
-	file, err2 := os.ReadFile("kind_coverage.go")
-	if err1 != nil || err2 != nil {
-		t.Fatal(err1, err2)
-	}
-	_, code, _ := strings.Cut(string(file), "func init() {")
-	code, _, _ = strings.Cut(code, "\n// covered ")
-	if !strings.Contains(string(page), "func init() {"+code) {
-		t.Error("docs/gates.md shows another kind than kind_coverage.go")
-	}
 }
 
 // The table in the documentation lists exactly the keys of each kind.

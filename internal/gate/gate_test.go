@@ -117,6 +117,20 @@ func TestNoPass(t *testing.T) {
 	if r := v.Signals[len(v.Signals)-1]; r.Outcome != Unavailable || !strings.Contains(r.Why, "no trace of it") {
 		t.Errorf("a trace of what was not traced: %+v", r)
 	}
+	// Facts that prove nothing, since they are not of the kernel that served the phase.
+	why := "the facts come from inside the guest"
+	weak := func(Job) *Ended { o := saw("/usr/bin/make"); o.Gaps = []string{why}; return ok(o) }
+	for _, recording := range []bool{false, true} {
+		g := newGate(t, traced, x, x, weak)
+		g.Recording = recording
+		v = verdict(t, g)
+		if r := v.Signals[len(v.Signals)-1]; r.Outcome != Unavailable || !strings.Contains(r.Why, why) || v.Allowed() {
+			t.Errorf("a trace of weak facts, recording %v: %+v", recording, r)
+		}
+		if _, err := g.RecordBaseline(t.Context()); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("a baseline of weak facts: %v", err)
+		}
+	}
 	for _, rs := range [][]*Result{nil, {}, {nil}, {{}}, {{Outcome: Passed}, nil}, {{Outcome: "PASSED"}}, {{Outcome: Passed}, {Outcome: ""}}} {
 		if o := outcome(rs); o == Passed {
 			t.Errorf("%+v passes", rs)

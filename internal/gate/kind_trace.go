@@ -68,6 +68,9 @@ func (t traceKind) evaluate(ctx context.Context, c *Case) (traceFacts, []Finding
 			if p.Observed == nil {
 				return f, found, fmt.Errorf("%s on the change: there is no trace of it", name)
 			}
+			if len(p.Observed.Gaps) > 0 {
+				return f, found, fmt.Errorf("%s on the change: its trace proves nothing (%s)", name, gapsText(p.Observed))
+			}
 		}
 		f.Phases++
 		want := c.Baseline.entry(name)

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -37,6 +38,33 @@ type Config struct {
 		// MaxMiB bounds the trace of one run, in MiB; 0 means the default.
 		MaxMiB int64 `yaml:"max_mib"`
 	} `yaml:"trace"`
+	// Isolation is the weakest class that a bottle may have.
+	Isolation class `yaml:"isolation"`
+
+	file string // with its directory
+}
+
+// class is a class of isolation and the line that names it.
+type class struct {
+	least bottle.Isolation
+	line  int
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (c *class) UnmarshalYAML(n *yaml.Node) (err error) {
+	if c.least, err = bottle.ParseIsolation(n.Value); err != nil {
+		return fmt.Errorf("line %d: isolation: %w", n.Line, err)
+	}
+	c.line = n.Line
+	return nil
+}
+
+// Floor returns the weakest class of isolation that the user accepts.
+func (c Config) Floor() bottle.Floor {
+	if c.Isolation.least == "" {
+		return bottle.Floor{}
+	}
+	return bottle.Floor{Least: c.Isolation.least, From: fmt.Sprintf("%s:%d", c.file, c.Isolation.line)}
 }
 
 // ConfigError reports what is wrong in a configuration file.
@@ -79,6 +107,7 @@ func LoadConfig(dir string) (Config, error) {
 			return Config{}, &ConfigError{name, fmt.Errorf("protect.paths[%d]: %q is not a path inside a workspace", i, p)}
 		}
 	}
+	c.file = name
 	if m := c.Trace.MaxMiB; m != 0 && (m < 1 || m > maxTraceMiB) {
 		return Config{}, &ConfigError{name, fmt.Errorf("trace.max_mib: %d is not between 1 and %d", m, maxTraceMiB)}
 	}

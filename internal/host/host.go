@@ -21,6 +21,7 @@ import (
 type Options struct {
 	Env      func(string) string // looks up a variable of the user's environment
 	Config   string              // the configuration directory; empty: the user's
+	Backend  string              // as a person named it for this command; empty: nobody did
 	Log      *slog.Logger
 	Resolver Resolver
 	Roots    *x509.CertPool

@@ -198,12 +198,18 @@ func TestArguments(t *testing.T) {
 		{args: []string{"--backend=macos-container", "list"}, chosen: "container", rest: []string{"list"}, words: []string{"list"}},
 		{args: []string{"run", "--backend", "docker", "--", "x"}, env: "macos-container", rest: []string{"run", "--backend", "docker", "--", "x"}, words: []string{"run"}, workdir: true},
 		{args: []string{"list"}, env: "macos-container", chosen: "container", rest: []string{"list"}, words: []string{"list"}},
+		{args: []string{"list"}, env: "CARBOY_BACKEND=macos-container", chosen: "container", rest: []string{"list"}, words: []string{"list"}},
+		{args: []string{"list"}, env: "CARBOY_BACKEND=gvisor", rest: []string{"list"}, words: []string{"list"}},
 		{args: []string{"run", "--help"}, rest: []string{"run", "--help"}, words: []string{"run"}},
 		{args: []string{"doctor"}, rest: []string{"doctor"}, words: []string{"doctor"}},
 	} {
 		i := &invocation{Process: Process{Args: c.args, Dir: t.TempDir(), Env: []string{"HOME=/Users/fido"}}}
 		if c.env != "" {
-			i.Env = append(i.Env, "BOT_BOTTLE_BACKEND="+c.env)
+			name, v, ok := strings.Cut(c.env, "=")
+			if !ok {
+				name, v = "BOT_BOTTLE_BACKEND", name
+			}
+			i.Env = append(i.Env, name+"="+v)
 		}
 		err := i.parse()
 		if (err != nil) != c.wrong {
@@ -216,7 +222,7 @@ func TestArguments(t *testing.T) {
 		if i.dryRun != c.dry || i.chosen != c.chosen || i.linux != c.linux || !slices.Equal(i.args, c.rest) || !slices.Equal(i.words, c.words) || i.takesWorkspace() != c.workdir {
 			t.Errorf("%q: dry %t, %q, %q, %q, %q, workspace %t", c.args, i.dryRun, i.chosen, i.linux, i.args, i.words, i.takesWorkspace())
 		}
-		if i.env("BOT_BOTTLE_BACKEND") != "" {
+		if v := i.env("BOT_BOTTLE_BACKEND") + i.env("CARBOY_BACKEND"); strings.Contains(v, backendName) {
 			t.Errorf("%q: the machine would get the name", c.args)
 		}
 	}

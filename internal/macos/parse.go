@@ -1,6 +1,7 @@
 package macos
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -83,10 +84,12 @@ func (i *invocation) own(args []string) ([]string, error) {
 }
 
 // backend takes the name of Apple's program out of --backend, which may stand anywhere
-// before "--", and of the variable.
+// before "--", and of the variables.
 func (i *invocation) backend(args []string) []string {
-	v := i.env("BOT_BOTTLE_BACKEND")
-	i.Env = slices.DeleteFunc(slices.Clone(i.Env), func(e string) bool { return e == "BOT_BOTTLE_BACKEND="+backendName })
+	v := cmp.Or(i.env("CARBOY_BACKEND"), i.env("BOT_BOTTLE_BACKEND"))
+	i.Env = slices.DeleteFunc(slices.Clone(i.Env), func(e string) bool {
+		return e == "CARBOY_BACKEND="+backendName || e == "BOT_BOTTLE_BACKEND="+backendName
+	})
 	given := value(args, "--backend")
 	if given == backendName {
 		end := before(args)

@@ -17,7 +17,7 @@ import (
 
 // The keys of manifests; the schemas have the same, which a test holds them to.
 var (
-	bottleKeys = []string{"extends", "env", "agent_provider", "git-gate", "egress", "supervise", "limits", "workspace"}
+	bottleKeys = []string{"extends", "env", "agent_provider", "git-gate", "egress", "supervise", "limits", "workspace", "backend", "isolation"}
 	agentKeys  = []string{"bottle", "skills", "git-gate", "name", "description", "model", "color", "tools", "memory"}
 	vendorKeys = agentKeys[3:]
 	repoKeys   = []string{"url", "identity", "host_key", "key", "token_env", "token_user", "aliases"}
@@ -29,7 +29,7 @@ var keyProviders = []string{"static", "gitea", "github", "gitlab"}
 
 // gone maps keys that bottles once had to their replacements.
 var gone = map[string]string{
-	"runtime":  "the backend is chosen at the start (carboy start --backend), and the image with agent_provider.image or dockerfile",
+	"runtime":  "it is backend: NAME now (or carboy start --backend NAME), and the image with agent_provider.image or dockerfile",
 	"ssh":      "keys and hosts of repositories are git-gate.repos.NAME: {url, identity, host_key}",
 	"git":      "repositories are git-gate.repos.NAME: {url, identity, host_key}",
 	"git_user": "it is git-gate.user: {name, email} now",
@@ -78,6 +78,12 @@ func (s *Set) readBottle(f *found) (*Bottle, error) {
 	b.Supervise = said(m.Get("supervise"), m.Get("supervise").Bool(true))
 	if w := m.Get("workspace"); w.Present() {
 		b.Workspace = said(w, r.word(w, []string{"overlay", "copy", "bind", "none"}))
+	}
+	if v := m.Get("backend"); v.Present() {
+		b.Backend = said(v, r.word(v, Backends))
+	}
+	if v := m.Get("isolation"); v.Present() {
+		b.Isolation = said(v, r.word(v, Isolations))
 	}
 	return b, d.Err()
 }

@@ -33,6 +33,8 @@ func (e *Effective) Entries() []Entry {
 	l.add("supervise", e.Supervise.V, e.Supervise.From, e.Supervise.Over)
 	l.limits()
 	l.add("workspace", e.Workspace.V, e.Workspace.From, e.Workspace.Over)
+	l.text("backend", e.Backend)
+	l.text("isolation", e.Isolation)
 	l.names("skills", e.Agent.Skills)
 	for _, k := range vendorKeys {
 		if v, ok := e.Agent.Vendor[k]; ok {

@@ -133,7 +133,7 @@ func TestHostile(t *testing.T) {
 		{name: "memory that is too much to count", bad: files{bottle: md("limits: {memory: 99999999TiB}")}, want: "limits.memory: too large", good: files{bottle: md("limits: {memory: 1TiB}")}},
 		{name: "limit below zero", bad: files{bottle: md("limits: {pids: -1}")}, want: "wanted a number from 1", good: files{bottle: md("limits: {pids: 1}")}},
 		{name: "a long wait", bad: files{bottle: md("limits: {approval: 25h}")}, want: "is longer than a day", good: files{bottle: md("limits: {approval: 24h}")}},
-		{name: "removed: runtime", bad: files{bottle: md("runtime: runsc")}, want: "dev.md:2:1: runtime: this key is not used; the backend is chosen", good: files{bottle: md("")}},
+		{name: "removed: runtime", bad: files{bottle: md("runtime: runsc")}, want: "dev.md:2:1: runtime: this key is not used; it is backend: NAME now", good: files{bottle: md("")}},
 		{name: "removed: ssh", bad: files{bottle: md("ssh: {}")}, want: "ssh: this key is not used; keys and hosts of repositories are git-gate.repos", good: files{bottle: md("")}},
 		{name: "removed: git", bad: files{bottle: md("git: {}")}, want: "git: this key is not used; repositories are git-gate.repos", good: files{bottle: md("git-gate: {}")}},
 		{name: "removed: git_user", bad: files{bottle: md("git_user: {name: x}")}, want: "git_user: this key is not used; it is git-gate.user", good: files{bottle: md("git-gate: {user: {name: x}}")}},

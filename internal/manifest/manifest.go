@@ -97,7 +97,17 @@ type Bottle struct {
 	Supervise Value[bool]
 	Limits    Limits
 	Workspace Value[string] // overlay, copy, bind, none
+	// Backend is one of Backends, and Isolation, the weakest class that is accepted, one
+	// of Isolations; empty if no file says it.
+	Backend, Isolation Value[string]
 }
+
+// Backends lists the names that a bottle's backend may have, whether this carboy has it or
+// not. Isolations lists the classes of package bottle, from weak to strong.
+var (
+	Backends   = []string{"gvisor", "docker", "microvm", "smolmachines", "macos-container"}
+	Isolations = []string{"container", "emulated-vm", "user-kernel", "hardware-vm"}
+)
 
 // Asked reports whether a variable's value is asked for at the start, and returns the
 // prompt.

@@ -532,3 +532,35 @@ routes:
 		}
 	}
 }
+
+// TestBackendAndIsolation: the later backend counts, and the strongest isolation.
+func TestBackendAndIsolation(t *testing.T) {
+	w := newWorld(t, map[string]string{
+		"config/agents/a.md":         md(""),
+		"config/bottles/base.md":     md("backend: docker\nisolation: container"),
+		"config/bottles/strong.md":   md("extends: base\nisolation: user-kernel"),
+		"config/bottles/weak.md":     md("isolation: container\nbackend: microvm"),
+		"config/bottles/silent.md":   md(""),
+		"config/bottles/emulated.md": md("isolation: emulated-vm"),
+	})
+	for _, x := range []struct {
+		bottles            []string
+		backend, isolation string
+		line               string
+	}{
+		{[]string{"silent"}, "", "", "default"},
+		{[]string{"base"}, "docker", "container", "base.md:3"},
+		{[]string{"strong"}, "docker", "user-kernel", "strong.md:3"},
+		{[]string{"strong", "weak"}, "microvm", "user-kernel", "strong.md:3"},
+		{[]string{"weak", "strong"}, "docker", "user-kernel", "strong.md:3"},
+		{[]string{"weak", "emulated", "silent"}, "microvm", "emulated-vm", "emulated.md:2"},
+	} {
+		e, err := w.resolve("a", x.bottles...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Backend.V != x.backend || e.Isolation.V != x.isolation || !strings.HasSuffix(e.Isolation.From.String(), x.line) {
+			t.Errorf("%v: backend %q, isolation %q of %s", x.bottles, e.Backend.V, e.Isolation.V, e.Isolation.From)
+		}
+	}
+}

@@ -169,6 +169,10 @@ func (b *Bottle) over(src *Bottle) {
 	b.Egress.over(src.Egress)
 	over(&b.Supervise, src.Supervise)
 	over(&b.Workspace, src.Workspace)
+	over(&b.Backend, src.Backend)
+	if slices.Index(Isolations, src.Isolation.V) > slices.Index(Isolations, b.Isolation.V) {
+		over(&b.Isolation, src.Isolation) // the strongest holds: no bottle weakens another
+	}
 	l, o := &b.Limits, src.Limits
 	over(&l.Memory, o.Memory)
 	over(&l.Disk, o.Disk)

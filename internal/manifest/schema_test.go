@@ -85,6 +85,7 @@ func TestSchemaAgrees(t *testing.T) {
 		{"bottle", "supervise: false", true}, {"bottle", "supervise: 'no'", false},
 		{"bottle", "limits: {memory: 2GiB, pids: 5}", true}, {"bottle", "limits: {memory: 67108864}", true}, {"bottle", "limits: {pids: 0}", false}, {"bottle", "limits: {ram: 1}", false},
 		{"bottle", "workspace: bind", true}, {"bottle", "workspace: host", false}, {"bottle", "runtime: x", false},
+		{"bottle", "backend: docker", true}, {"bottle", "backend: vmware", false}, {"bottle", "isolation: user-kernel", true}, {"bottle", "isolation: strong", false}, {"agent", "backend: docker", false}, {"agent", "isolation: container", false},
 		{"agent", "bottle: dev\nskills: [a-b]\ntools: Read, Grep\nmodel: opus", true}, {"agent", "tools: [Read]", true}, {"agent", "skills: [a_b]", false},
 		{"agent", "env: {A: x}", false}, {"agent", "git-gate: {repos: {}}", false}, {"agent", "git-gate: {user: {name: x}}", true}, {"agent", "bottle: Dev", false},
 	} {

@@ -381,7 +381,8 @@ func (o *Orchestrator) settle(ctx context.Context, k issues.Key, turn int, lost 
 			return err
 		}
 	}
-	return o.finish(ctx, k, "end the turn", func(ctx context.Context) error {
+	waits := ""
+	err = o.finish(ctx, k, "end the turn", func(ctx context.Context) error {
 		return o.table.Update(ctx, k, func(r *issues.Record) error {
 			r.Life.Head = rec.Life.Head
 			r.Life.Settled, r.Life.Outcome = turn, e.Result.Outcome
@@ -391,10 +392,15 @@ func (o *Orchestrator) settle(ctx context.Context, k issues.Key, turn int, lost 
 			if e.Result.Verdict != "" {
 				r.Life.Verdict = e.Result.Verdict
 			}
-			r.Status, r.Life.Waits = issues.Frozen, waitsFor(r, e)
+			waits = waitsFor(r, e)
+			r.Status, r.Life.Waits = issues.Frozen, waits
 			return nil
 		})
 	})
+	if err == nil {
+		o.Log.Info("a turn has ended", "issue", k.String(), "turn", turn, "pull", rec.PullRequest, "waits for", waits)
+	}
+	return err
 }
 
 // waitsFor says what an issue waits for after a turn.

@@ -241,7 +241,7 @@ func (o *Orchestrator) keepResult(ctx context.Context, k issues.Key, number int,
 			return err
 		}
 		return o.table.Update(ctx, k, func(r *issues.Record) error {
-			r.Status, r.Life.Watchdog = issues.Frozen, e.Watchdog
+			r.Status, r.Life.Watchdog, r.Life.Waits = issues.Frozen, e.Watchdog, "carboy: it tells the forge how the turn ended"
 			if e.Result.Slug != "" {
 				r.Slug = e.Result.Slug
 			}

@@ -94,8 +94,11 @@ type Run struct {
 	ReceiptSHA256 string `json:"receipt_sha256,omitempty"`
 	Exit          int    `json:"exit"`
 	Reason        string `json:"reason,omitempty"`
-	Scan          Scan   `json:"scan"`
-	Egress        Egress `json:"egress"`
+	// Backend held the bottle, and Isolation is the class of its boundary.
+	Backend   string `json:"backend,omitempty"`
+	Isolation string `json:"isolation,omitempty"`
+	Scan      Scan   `json:"scan"`
+	Egress    Egress `json:"egress"`
 }
 
 // Scan counts what the gateway's scan found in a run's traffic.
@@ -177,7 +180,7 @@ func (t *Turn) normal(left *LeftOut) {
 	t.Runs = cut(t.Runs, maxRuns, &left.Runs)
 	for i := range t.Runs {
 		r := &t.Runs[i]
-		text(&r.ID, &r.Reason)
+		text(&r.ID, &r.Reason, &r.Backend, &r.Isolation)
 		var more int // HostsTotal counts them
 		r.Egress.Hosts = cut(r.Egress.Hosts, maxHosts, &more)
 		for j := range r.Egress.Hosts {

@@ -19,6 +19,7 @@ func RunOf(text []byte) (_ Run, tokens int64, err error) {
 	t := rec.Network.Totals
 	r := Run{
 		ID: string(rec.ID), ReceiptSHA256: hex.EncodeToString(sum[:]), Exit: rec.Exit.Code, Reason: string(rec.Exit.Reason),
+		Backend: rec.Isolation.Backend, Isolation: string(rec.Isolation.Class),
 		Scan: Scan{Out: t.FoundOut, In: t.FoundIn},
 		Egress: Egress{
 			RequestsAllowed: t.RequestsAllowed, RequestsRefused: t.RequestsRefused,

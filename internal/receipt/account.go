@@ -82,8 +82,12 @@ func (r *Receipt) unknownChanges(say func(string, ...any)) {
 func (r *Receipt) unknownTrace(say func(string, ...any)) {
 	t := r.Trace
 	if t == nil {
-		say("which programs ran, which files they read and which rights they asked for: nothing was recorded")
+		why := cmp.Or(r.Isolation.WeakFacts(), "nothing was recorded")
+		say("which programs ran, which files they read and which rights they asked for: %s", why)
 		return
+	}
+	if why := r.Isolation.WeakFacts(); why != "" {
+		say("what the record of programs and files left out: %s", why)
 	}
 	if t.Dropped > 0 {
 		say("%s that the kernel inside dropped: programs, files or attempts may be missing here", count(t.Dropped, "fact", "facts"))

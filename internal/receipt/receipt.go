@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -155,6 +156,25 @@ type Isolation struct {
 	// Posture was read from the live processes before the first instruction
 	// of the command; nil when the run did not get so far.
 	Posture *bottle.Posture `json:"posture"`
+	// Lacks lists what the backend can't give, and why.
+	Lacks []bottle.Lack `json:"lacks,omitempty"`
+}
+
+// WeakFacts says why the facts of a run prove less than those of the kernel that serves the
+// command, as a sentence without a full stop. It returns "" for such a kernel's, for runs
+// before facts had kinds, and for runs without a posture.
+func (i Isolation) WeakFacts() string {
+	if i.Posture == nil {
+		return ""
+	}
+	backend := safetext.String(i.Backend, maxShown)
+	switch i.Posture.Facts {
+	case bottle.FactsNone:
+		return "the backend " + backend + " sends no facts"
+	case bottle.FactsGuest:
+		return "the facts of the backend " + backend + " come from inside the guest: they miss some operations, and root there could have stopped them"
+	}
+	return ""
 }
 
 // Limits are the bounds of a run and which of them it met.

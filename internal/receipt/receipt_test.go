@@ -496,3 +496,41 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
+
+// TestWeakFacts: a receipt says what a backend's facts do not prove, and what it can't give.
+func TestWeakFacts(t *testing.T) {
+	for _, x := range []struct {
+		facts bottle.Facts
+		want  string
+	}{
+		{"", ""}, {bottle.FactsKernel, ""},
+		{bottle.FactsNone, "docker sends no facts"},
+		{bottle.FactsGuest, "docker come from inside the guest"},
+	} {
+		r := sample()
+		r.Isolation.Backend = "docker"
+		r.Isolation.Posture.Facts = x.facts
+		r.Isolation.Lacks = []bottle.Lack{{What: bottle.CapLiveFreeze, Why: "files only"}, {What: bottle.CapChannels}}
+		if x.facts == bottle.FactsNone {
+			r.Trace, r.Processes, r.Files, r.Privileges, r.Sockets = nil, nil, nil, nil, nil
+		}
+		why := r.Isolation.WeakFacts()
+		if (why == "") != (x.want == "") || !strings.Contains(why, x.want) {
+			t.Errorf("%q: %q", x.facts, why)
+		}
+		unknown := strings.Join(r.unknown(), "\n")
+		if x.want != "" && !strings.Contains(unknown, x.want) || x.want == "" && strings.Contains(unknown, "guest") {
+			t.Errorf("%q: not known is %s", x.facts, unknown)
+		}
+		var b bytes.Buffer
+		if err := Text(&b, r, Style{Width: 100}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), "live-freeze, channels") {
+			t.Errorf("what is lacking is not shown:\n%s", b.String())
+		}
+	}
+	if (Isolation{}).WeakFacts() != "" {
+		t.Error("of a run that made no bottle nothing is said")
+	}
+}

@@ -134,6 +134,9 @@ func (p *printer) head(r *Receipt) {
 	c, text := exitLine(r.Exit)
 	p.field("exit", c, text)
 	p.field("isolation", plain, isolationLine(r.Isolation))
+	if l := lacksLine(r.Isolation); l != "" {
+		p.field("without", plain, l)
+	}
 }
 
 // pseudoVersion matches Go's name of a commit. People are shown its day and hash.
@@ -185,6 +188,15 @@ func exitLine(e Exit) (color, string) {
 	default:
 		return red, join(code+", carboy refused or failed", why)
 	}
+}
+
+// lacksLine names what the backend can't give.
+func lacksLine(i Isolation) string {
+	var out []string
+	for _, l := range i.Lacks {
+		out = append(out, string(l.What))
+	}
+	return safetext.String(strings.Join(out, ", "), maxShown)
 }
 
 func isolationLine(i Isolation) string {

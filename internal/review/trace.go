@@ -90,7 +90,7 @@ func (c *Reviewer) Trace(id store.ID) (*trace.Reader, error) {
 		if _, err := c.Store.Get(id); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("run %s: %w: it failed before its bottle was made, or an older carboy made it", id, ErrNoTrace)
+		return nil, fmt.Errorf("run %s: %w: it failed before its bottle was made, its backend sends no facts, or an older carboy made it", id, ErrNoTrace)
 	}
 	return r, err
 }

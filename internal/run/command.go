@@ -102,6 +102,7 @@ func (s *Session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, err
 	defer cancel()
 	meter := s.watchMemory(mctx)
 	crowd := s.watchPids(mctx)
+	_, softDisk := s.c.Backend.Capabilities().Lacks(bottle.CapDiskLimit)
 	interrupts := 0
 	for {
 		select {
@@ -126,6 +127,9 @@ func (s *Session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, err
 			s.notePeak(m.use)
 			if m.use.Memory > s.Limits.Memory {
 				return s.stop(receipt.Memory, "memory", nil), nil
+			}
+			if softDisk && m.use.Disk > s.Limits.Disk {
+				return s.stop(receipt.Killed, "disk", errors.New("what the bottle wrote passed its limit")), nil
 			}
 		case sig := <-s.intr.command:
 			if interrupts++; interrupts > 1 {
@@ -297,5 +301,6 @@ var limitDetail = map[string]string{
 	"timeout": "the wall clock ran out; the command was stopped",
 	"memory":  "the bottle used more memory than its limit; the command was stopped",
 	"pids":    "the command met its limit of processes; it was stopped",
+	"disk":    "the bottle wrote more than its limit; the command was stopped",
 	"output":  "the command wrote more output than its limit; it was stopped",
 }

@@ -116,7 +116,8 @@ func (s *Session) keepProcesses(ctx context.Context, dir string, k *store.Kept) 
 	f, ok := s.bottle.(bottle.Freezer)
 	backend, can := s.c.Backend.(bottle.Freezes)
 	if !ok || !can {
-		return errors.New("this backend can't freeze processes")
+		why, _ := s.c.Backend.Capabilities().Lacks(bottle.CapLiveFreeze)
+		return fmt.Errorf("the backend %s keeps files only: %s", s.c.Backend.Name(), why)
 	}
 	imageNames := backend.ImageNames()
 	var files []*os.File

@@ -97,7 +97,7 @@ func (c *Runner) Prepare(ctx context.Context, o plan.Options) (*Prepared, error)
 			return nil, fmt.Errorf("%w: a mount lies in the workspace", ErrUnfit)
 		}
 	}
-	if err := c.Backend.Check(ctx); err != nil {
+	if err := c.admit(ctx, p, c.Config.Floor()); err != nil {
 		return nil, err
 	}
 	dir, drop, err := c.privateDir()

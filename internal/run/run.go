@@ -90,6 +90,10 @@ func (c *Runner) Run(ctx context.Context, o plan.Options) (*receipt.Receipt, err
 
 // conduct runs one command, in prepared unless that is nil.
 func (c *Runner) conduct(ctx context.Context, o plan.Options, prepared *Prepared) (*receipt.Receipt, error) {
+	c, err := c.on(o.Backend)
+	if err != nil {
+		return nil, err
+	}
 	s, err := c.newSession(ctx, &o, prepared)
 	if err != nil {
 		return nil, err
@@ -211,7 +215,7 @@ func (s *Session) choosePlan(ctx context.Context, prepared *Prepared) (err error
 	if s.Plan, err = plan.New(s.c.Host, s.o); err != nil {
 		return err
 	}
-	if err := s.c.Backend.Check(ctx); err != nil {
+	if err := s.c.admit(ctx, s.Plan, s.conf.Floor()); err != nil {
 		return err
 	}
 	s.warmUp()
@@ -391,7 +395,12 @@ func (s *Session) board(v *sandbox) error {
 	}
 	s.cleanup = append(s.cleanup, v.close)
 	p := s.bottle.Posture()
-	s.Rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}
+	p.Facts = p.FactsKind()
+	s.Rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p, Lacks: s.c.Backend.Capabilities().Missing()}
+	// What the backend said before may not be what it made.
+	if err := s.floor(s.conf.Floor()).Check(p.Backend, p.Isolation); err != nil {
+		return err
+	}
 	return s.startTrace(v)
 }
 

@@ -66,7 +66,7 @@ func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, w
 		}
 	}
 	if err == nil {
-		err = v.openGateway(ctx, table, authority, c.Opened, c.Backend.Network(), asked)
+		err = v.openGateway(ctx, table, authority, c.Opened, c.Backend.Capabilities().Channels, asked)
 	}
 	if err == nil {
 		v.trace, v.spec.Trace, err = tracePair()
@@ -89,14 +89,14 @@ func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, w
 	return v, nil
 }
 
-func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authority gateway.Authority, o host.Options, network bottle.Network, asked *approver) error {
+func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authority gateway.Authority, o host.Options, withChannels bool, asked *approver) error {
 	pair, err := wire.New()
 	if err != nil {
 		return err
 	}
 	v.spec.Wire = pair.Bottle
 	var channels wire.ChannelFiles
-	if network == bottle.NetworkChannels {
+	if withChannels {
 		if channels, v.spec.Channels, err = wire.NewChannels(); err != nil {
 			_ = pair.Host.Close()
 			return err

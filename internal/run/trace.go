@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
@@ -29,6 +30,9 @@ func tracePair() (ours, bottles *os.File, err error) {
 func (s *Session) startTrace(v *sandbox) error {
 	conn := v.trace
 	v.trace = nil
+	if s.Rec.Isolation.Posture.Facts == bottle.FactsNone {
+		return conn.Close() // the receipt says that there are no facts
+	}
 	c, err := trace.Collect(conn, trace.Options{
 		Path: s.run.Path(store.TraceFile), Run: string(s.run.ID()), Max: s.conf.TraceMax(), View: s.view(), Redact: s.Redactor,
 	})

@@ -225,14 +225,15 @@ func (r *scenarioRunner) Run(ctx context.Context, s *scenario.Scenario, seen *sc
 // facts reads the trace of a run that is over.
 func (r *scenarioRunner) facts(rec *receipt.Receipt, e *scenario.Ended, seen *scenario.Slices) {
 	if rec.Trace == nil || rec.Trace.Facts == 0 {
-		e.NoTrace = true
+		e.NoTrace, e.Incomplete = true, rec.Isolation.WeakFacts()
 		if rec.Trace != nil {
 			e.Incomplete = rec.Trace.Incomplete
 		}
 		return
 	}
 	t := rec.Trace
-	e.Facts, e.Dropped, e.Unkept, e.Incomplete, e.Trace = uint64(t.Facts), uint64(t.Dropped), uint64(t.Unkept), t.Incomplete, t.Digest
+	e.Facts, e.Dropped, e.Unkept, e.Trace = uint64(t.Facts), uint64(t.Dropped), uint64(t.Unkept), t.Digest
+	e.Incomplete = fault.Sentence(t.Incomplete, rec.Isolation.WeakFacts())
 	f, err := r.c.review.Trace(rec.ID)
 	if err != nil {
 		e.NoTrace, e.Incomplete = true, fault.Sentence(e.Incomplete, err.Error())

@@ -406,7 +406,7 @@ func (w *Work) pushRun(a Attempt, dir string, judged time.Time, base, parent str
 	subject, _, _ := strings.Cut(w.Task.Prompt, "\n")
 	message := safetext.String(subject, 72) + "\n\nCarboy-Work: " + w.Id + "\nCarboy-Run: " + string(a.Run) + "\nCarboy-Verdict: " + a.Verdict + "\n"
 	p.Workspace, p.Mode, p.Image, p.ImageDigest = dir, store.Overlay, "", ""
-	p.Grant = &plan.Grant{Agent: p.Grant.Agent, Log: p.Grant.Log, Sum: p.Grant.Sum, Git: grant, GitFile: p.Grant.GitFile}
+	p.Grant = &plan.Grant{Agent: p.Grant.Agent, Log: p.Grant.Log, Sum: p.Grant.Sum, Git: grant, GitFile: p.Grant.GitFile, Floor: p.Grant.Floor}
 	p.Run = plan.Options{
 		Command: []string{
 			"sh", "-c", pushScript, "carboy-push", pushObjects, base, format, strconv.FormatInt(judged.Unix(), 10) + " +0000", w.Task.Agent, message,
@@ -414,7 +414,7 @@ func (w *Work) pushRun(a Attempt, dir string, judged time.Time, base, parent str
 		},
 		Workspace: dir, At: gate.Workspace, Mode: store.Overlay, Throwaway: true, Mounts: []string{objects + ":" + pushObjects + ":ro"},
 		Limits: bottle.Limits{Timeout: p.Run.Limits.Timeout}, OnEvent: w.O.OnEvent, Grant: p.Grant,
-		Supervise: p.Run.Supervise,
+		Supervise: p.Run.Supervise, Backend: p.Backend,
 	}
 	return p, nil
 }
@@ -453,7 +453,7 @@ func (c *Worker) inOwnBottle(ctx context.Context, p *bottles.Preflight, label, w
 	if err != nil {
 		return nil, err
 	}
-	b, err := c.Store.CreateBottle(ctx, store.Bottle{Label: label, Agent: p.Agent, Bottles: p.Bottles, Mode: store.None, Workspace: ws, Build: c.Build, Backend: c.Backend.Name()})
+	b, err := c.Store.CreateBottle(ctx, store.Bottle{Label: label, Agent: p.Agent, Bottles: p.Bottles, Mode: store.None, Workspace: ws, Build: c.Build, Backend: p.Backend})
 	if err != nil {
 		return nil, err
 	}

@@ -95,6 +95,24 @@ func Run(t *testing.T, backend func() bottle.Backend) {
 	}
 }
 
+// lacking runs what holds of a backend without the capability, under its name, and reports
+// whether the backend is one. Nothing is skipped: what a backend declares is tested, too.
+func (s *suite) lacking(t *testing.T, what bottle.Capability, holds func(t *testing.T)) bool {
+	t.Helper()
+	why, missing := s.backend().Capabilities().Lacks(what)
+	if !missing {
+		return false
+	}
+	t.Run("without="+string(what), func(t *testing.T) {
+		t.Logf("%s has no %s: %s", s.backend().Name(), what, why)
+		if why == "" {
+			t.Error("it does not say why")
+		}
+		holds(t)
+	})
+	return true
+}
+
 type suite struct {
 	backend func() bottle.Backend
 	guest   string // a copy of the test binary that every user may read

@@ -29,6 +29,17 @@ func (b *box) imageFiles(dir string, flag int) (out []*os.File) {
 	return out
 }
 
+// noFreezer checks that a bottle whose processes can't be kept does not claim it.
+func (s *suite) noFreezer(t *testing.T) {
+	b := s.create(t)
+	if _, ok := b.Bottle.(bottle.Freezer); ok {
+		t.Error("its bottles are Freezers")
+	}
+	if _, ok := b.backend.(bottle.Freezes); ok {
+		t.Error("it has names for an image")
+	}
+}
+
 // sameWorkspace returns the box's workspace for the bottle that follows it.
 func (b *box) sameWorkspace() *bottle.Mount {
 	ws := *b.spec.Workspace
@@ -114,6 +125,9 @@ const frozenScript = `
 // freezeThaw checks, twice, that a shell goes on where it was, with its memory,
 // its files, its job, and new streams.
 func (s *suite) freezeThaw(t *testing.T) {
+	if s.lacking(t, bottle.CapLiveFreeze, s.noFreezer) {
+		return
+	}
 	s.freezer(t)
 	b := s.create(t)
 	p := b.start("/bin/sh", "-c", frozenScript)
@@ -147,6 +161,9 @@ func (s *suite) freezeThaw(t *testing.T) {
 
 // freezeTerminal checks the same on a terminal; its keys keep their effect.
 func (s *suite) freezeTerminal(t *testing.T) {
+	if s.lacking(t, bottle.CapLiveFreeze, s.noFreezer) {
+		return
+	}
 	s.freezer(t)
 	b := s.create(t)
 	x := b.terminal(24, 80, "/bin/bash", "--norc", "-i")

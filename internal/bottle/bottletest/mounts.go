@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func (s *suite) overlayLeavesHost(t *testing.T) {
@@ -75,13 +76,21 @@ func (s *suite) readOnlyMount(t *testing.T) {
 		}
 	}
 	want(t, "the host's directory", tree(t, dir), before)
+	write(t, dir+"/later", "later")
+	if s.lacking(t, bottle.CapLiveMounts, func(t *testing.T) {
+		want(t, "a later file of the host", b.sh("test -e /data/ro/later || echo absent"), "absent")
+	}) {
+		return
+	}
 	// The host's writes are visible inside: the mount is the directory, not a
 	// copy.
-	write(t, dir+"/later", "later")
 	want(t, "a later file of the host", b.sh("cat /data/ro/later"), "later")
 }
 
 func (s *suite) readWriteMount(t *testing.T) {
+	if s.lacking(t, bottle.CapReadWrite, s.readWriteRefused) {
+		return
+	}
 	var dir string
 	b := s.create(t, func(sp *bottle.Spec) {
 		dir = shared(t, sp)
@@ -109,6 +118,23 @@ func (s *suite) readWriteMount(t *testing.T) {
 		owner = b.spec.HostUID
 	}
 	want(t, "owner on the host", st.Uid, owner)
+}
+
+// readWriteRefused checks that no bottle is made whose writes would not reach the host.
+func (s *suite) readWriteRefused(t *testing.T) {
+	spec := s.spec(t)
+	spec.Mounts = append(spec.Mounts, bottle.Mount{Source: shared(t, spec), Target: "/data/rw", Access: bottle.AccessReadWrite})
+	if b, err := s.backend().Create(t.Context(), spec); err == nil {
+		b.Close()
+		t.Error("a bottle with a mount that can't be written through was made")
+	}
+	spec = s.spec(t)
+	spec.Workspace.Access = bottle.AccessReadWrite
+	if b, err := s.backend().Create(t.Context(), spec); err == nil {
+		b.Close()
+		t.Error("a bottle with a workspace that can't be written through was made")
+	}
+	want(t, "processes left", testenv.Descendants(t, os.Getpid()), []testenv.Process{})
 }
 
 func (s *suite) fileMount(t *testing.T) {

@@ -30,8 +30,10 @@ func (Backend) Build() string { return Build() }
 // Isolation implements bottle.Backend.
 func (Backend) Isolation() bottle.Isolation { return bottle.IsolationUserKernel }
 
-// Network implements bottle.Backend.
-func (Backend) Network() bottle.Network { return bottle.NetworkChannels }
+// Capabilities implements bottle.Backend.
+func (Backend) Capabilities() bottle.Capabilities {
+	return bottle.Capabilities{Facts: bottle.FactsKernel, Channels: true, LiveFreeze: true, ReadWrite: true, LiveMounts: true, DiskLimit: true}
+}
 
 // ImageNames implements bottle.Freezes.
 func (Backend) ImageNames() []string {

@@ -20,6 +20,7 @@ package gvisor
 
 import (
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 
@@ -44,6 +45,10 @@ func Main() {
 		shimMain()
 	case os.Args[0] == holdName:
 		holdMain()
+	case filepath.Base(os.Args[0]) == RuntimeProgram:
+		Runtime(os.Args[1:])
+	case strings.HasPrefix(os.Args[0], "runsc") && !ofBottle(os.Args):
+		runtimeMain() // an inner process of a container
 	case strings.HasPrefix(os.Args[0], "runsc"):
 		switch os.Args[0] {
 		case "runsc-sandbox":

@@ -337,6 +337,9 @@ func kindOfFD(link string) string {
 // readPosture judges the shim's report and returns the record of it.
 func readPosture(r createReply, uid int, writable []string) (bottle.Posture, error) {
 	p := bottle.Posture{Isolation: Backend{}.Isolation(), Backend: name, Build: Build(), Trace: r.Trace}
+	if r.Trace {
+		p.Facts = bottle.FactsKernel
+	}
 	own, err := readOwn()
 	if err != nil {
 		return p, fmt.Errorf("posture: %w", err)

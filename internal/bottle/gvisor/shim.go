@@ -44,6 +44,7 @@ func shimMain() {
 	// thread must live as long as the process.
 	runtime.LockOSThread()
 	os.Clearenv()
+	unix.Umask(0o022) // whatever the caller's is, the bottle's user must read what is made here
 	unix.CloseOnExec(highFD)
 	signal.Ignore(unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGTTOU, unix.SIGTTIN, unix.SIGHUP, unix.SIGPIPE)
 	c, err := newConn(os.NewFile(controlFD, "control"))

@@ -1043,6 +1043,12 @@ func (c *Judge) runPhase(ctx context.Context, o plan.Options) (*gate.Ended, erro
 			e.Observed.Gaps = []string{rec.Trace.Incomplete}
 		}
 	}
+	if why := rec.Isolation.WeakFacts(); why != "" {
+		if e.Observed == nil {
+			e.Observed = &gate.Observed{}
+		}
+		e.Observed.Gaps = append([]string{why}, e.Observed.Gaps...)
+	}
 	if set, err := c.review.Changes(rec.ID); err == nil {
 		e.Changes = set
 	}

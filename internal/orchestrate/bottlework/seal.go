@@ -1,6 +1,7 @@
 package bottlework
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -95,6 +96,9 @@ func (b *Bottles) facts(m orchestrate.Merge) (*provenance.Facts, error) {
 			}
 		}
 		f.Turns = append(f.Turns, x)
+		for _, r := range x.Runs {
+			f.Backend = cmp.Or(r.Backend, f.Backend) // the last that is known
+		}
 	}
 	return f, nil
 }

@@ -53,7 +53,7 @@ func (b *Bottles) withUpstream(ctx context.Context, t *orchestrate.Turn, dir str
 	}
 	h := b.o.Host
 	label := fmt.Sprintf("%.20s-%d%s", t.Agent, t.Issue.Number, fetchLabel)
-	box, err := h.Store.CreateBottle(ctx, store.Bottle{Label: label, Agent: t.Agent, Bottles: p.Bottles, Mode: store.None, Workspace: ws, Build: h.Build, Backend: h.Backend.Name()})
+	box, err := h.Store.CreateBottle(ctx, store.Bottle{Label: label, Agent: t.Agent, Bottles: p.Bottles, Mode: store.None, Workspace: ws, Build: h.Build, Backend: p.Backend})
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func Run(ctx context.Context, o Options) *Report {
 }
 
 func (k *checker) configuration() {
-	k.r.Add("configuration", OK, fmt.Sprintf("%s: %s at %s, organisation %s, %d repositories", k.c.File, k.c.Provider, k.c.API, k.c.Organisation, len(k.c.Repositories)), "")
+	k.r.Add("configuration", OK, fmt.Sprintf("%s: %s at %s, organisation %s, repositories: %d", k.c.File, k.c.Provider, k.c.API, k.c.Organisation, len(k.c.Repositories)), "")
 	for _, field := range slices.Sorted(maps.Keys(k.c.From)) {
 		k.r.Add("configuration", OK, field+" is from "+k.c.From[field], "")
 	}
@@ -282,7 +282,7 @@ func (k *checker) protection(ctx context.Context, repo config.Repository) {
 		k.r.Add(check, f.Result, f.Detail, f.Advice)
 	}
 	if len(problems) == 0 {
-		k.r.Add(check, OK, fmt.Sprintf("%s: people alone merge, after %d approvals and %s; a push ends older approvals", repo.Base, rule.Approvals, GateStatus), "")
+		k.r.Add(check, OK, fmt.Sprintf("%s: people alone merge, after %s and approvals: %d; a push ends older approvals", repo.Base, GateStatus, rule.Approvals), "")
 	}
 }
 

@@ -108,6 +108,8 @@ type Options struct {
 
 	// Grant holds what a bottle's manifests grant; it may be nil.
 	Grant *Grant
+	// Backend names what holds the bottle; empty: what the Host has.
+	Backend string
 	// Throwaway drops the changes without collecting them.
 	Throwaway bool
 	// Told gets every event of the gateway, answers with their digests. It is called
@@ -134,6 +136,7 @@ type Grant struct {
 	Git         *repos.Repos      // nil: no repositories
 	GitFile     string            // the system's git configuration inside; empty: none
 	Mount       *repos.Gate       // of git, while it runs
+	Floor       bottle.Floor      // the weakest class of isolation that they accept
 
 	Lock     *store.BottleLock
 	Identity *Identity

@@ -65,6 +65,8 @@ type Plan struct {
 	// Identity outlives the run; nil: the bottle has only one run.
 	Identity *Identity
 	GitGrant *Grant // whose repositories are served; nil: there are none
+	// Floor is the weakest class of isolation that the bottle's manifests accept.
+	Floor bottle.Floor
 
 	// Declared says that manifests of a bottle name the routes, and no flags.
 	Declared bool
@@ -89,7 +91,7 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 	}
 	p := &Plan{Mode: o.Mode, Net: wire.DefaultConfig(), Digests: o.Told != nil}
 	if o.Grant != nil {
-		p.Declared, p.Identity = true, o.Grant.Identity
+		p.Declared, p.Identity, p.Floor = true, o.Grant.Identity, o.Grant.Floor
 	}
 	switch {
 	case o.Supervise:
