@@ -124,9 +124,9 @@ func TestMirror(t *testing.T) {
 	if err := os.Symlink("/nowhere/at all", filepath.Join(mac, "dangling")); err != nil {
 		t.Fatal(err)
 	}
-	base, sent := give(t, mac, machine)
-	if sent != 4 {
-		t.Errorf("%d files crossed first", sent)
+	_, first := give(t, mac, machine)
+	if first != 4 {
+		t.Errorf("%d files crossed first", first)
 	}
 	if _, again := give(t, mac, machine); again != 0 {
 		t.Errorf("%d files crossed again", again)
@@ -140,7 +140,8 @@ func TestMirror(t *testing.T) {
 	write(t, mac, "deep", "a file")
 	os.Chmod(filepath.Join(mac, "run.sh"), 0o644)
 	write(t, machine, "left over/by/a command", "x")
-	if base, sent = give(t, mac, machine); sent != 3 {
+	base, sent := give(t, mac, machine)
+	if sent != 3 {
 		t.Errorf("%d files crossed after edits", sent)
 	}
 
