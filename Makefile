@@ -5,10 +5,17 @@ export CGO_ENABLED = 0
 GO ?= go
 DIST ?= dist
 
-.PHONY: build check lint test demo bench house man completions clean
+.PHONY: build macos check lint test demo bench house man completions clean
 
 build:
 	$(GO) build -trimpath -o $(DIST)/carboy ./cmd/carboy
+
+# carboy for a Mac with Apple's processor: its own program, the Linux one that runs in its
+# machine, and that one's digest.
+macos:
+	GOOS=linux GOARCH=arm64 $(GO) build -trimpath -o $(DIST)/macos/carboy-linux-arm64 ./cmd/carboy
+	cd $(DIST)/macos && sha256sum carboy-linux-arm64 >carboy-linux-arm64.sha256
+	GOOS=darwin GOARCH=arm64 $(GO) build -trimpath -ldflags "-X github.com/carboy/carboy/internal/macos.digestARM64=$$(cut -c1-64 $(DIST)/macos/carboy-linux-arm64.sha256)" -o $(DIST)/macos/carboy ./cmd/carboy
 
 # The first of three tiers, for each change; .ci/run and .ci/full are the others. It
 # starts no bottles: the packages that it leaves out are printed. Half of the tests' time
@@ -20,6 +27,7 @@ check: lint
 
 lint:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/carboy
 	$(GO) vet ./...
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 

@@ -1,15 +1,19 @@
+//go:build linux
+
 package main
 
 import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/platform"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/safetext"
 )
@@ -18,9 +22,10 @@ const doctorLong = `Check whether bottles work on this machine: the kernel, the 
 and a real bottle that is made, checked and destroyed. It also prints the default
 limits.
 
-Some systems (Ubuntu since 24.04) reserve user namespaces for programs that
-AppArmor names. doctor --fix prints the profile that allows it for this binary,
-and, when run by root, installs it.`
+Some systems forbid user namespaces: Ubuntu since 24.04 by AppArmor, hardened RHEL and
+older Debian by a kernel setting, ChromeOS by its container. doctor --fix prints the
+commands that allow them here. Run by root, it installs the AppArmor profile itself;
+it runs nothing else.`
 
 func (a *app) doctorCmd() *cobra.Command {
 	var fix, asJSON bool
@@ -47,7 +52,7 @@ func (a *app) doctorCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&fix, "fix", false, "print, or as root install, what allows bottles here")
+	cmd.Flags().BoolVar(&fix, "fix", false, "print the commands that allow bottles here")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")
 	return cmd
 }
@@ -79,26 +84,35 @@ func (a *app) printDiagnosis(d carboy.Diagnosis) {
 	w.Flush()
 }
 
-// fix prints the AppArmor profile, or installs it as root.
+// fix prints the commands that allow bottles on this system. As root it installs the
+// AppArmor profile, where one is needed.
 func (a *app) fix(ctx context.Context) error {
-	profile, err := carboy.AppArmorProfile()
+	exe, err := os.Executable()
+	if err == nil {
+		exe, err = filepath.EvalSymlinks(exe)
+	}
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}
-	fmt.Fprint(a.stdout, profile)
-	if os.Geteuid() != 0 {
-		a.say(plainText, "this profile allows user namespaces for this binary where AppArmor reserves them")
-		a.say(plainText, "hint: save it as %s and run: sudo apparmor_parser -r %s", carboy.AppArmorPath, carboy.AppArmorPath)
-		a.say(plainText, "hint: or let root do it: sudo carboy doctor --fix")
+	system := platform.Read("/")
+	fixes := system.Fixes(exe)
+	if len(fixes) == 0 {
+		a.say(plainText, "no setting that carboy knows forbids bottles here: carboy doctor tries one")
 		return nil
 	}
-	if _, err := os.Stat("/etc/apparmor.d"); err != nil {
-		a.say(plainText, "AppArmor is not in use here, so nothing was installed")
+	for n, f := range fixes {
+		if n > 0 {
+			fmt.Fprintln(a.shown())
+		}
+		fmt.Fprint(a.shown(), safetext.Lines(f.String(), 100_000))
+	}
+	if !system.AppArmor || os.Geteuid() != 0 {
+		a.say(plainText, "nothing was run: read the commands, and run them")
 		return nil
 	}
 	if err := carboy.InstallAppArmorProfile(ctx); err != nil {
 		return fmt.Errorf("doctor: install the profile: %w", err)
 	}
-	a.say(greenText, "wrote and loaded %s", carboy.AppArmorPath)
+	a.say(greenText, "wrote and loaded %s; nothing else was run", carboy.AppArmorPath)
 	return nil
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command carboy runs commands in sealed bottles: see README.md, or
 // `carboy --help`.
 //
@@ -39,6 +41,9 @@ func collectLater() {
 // mainCode is main without the hook for inner processes. Tests start it under another
 // name.
 func mainCode() int {
+	if code, done := machineCode(os.Args); done {
+		return code
+	}
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

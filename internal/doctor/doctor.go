@@ -12,6 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/bottle/userns"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/platform"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
@@ -64,6 +65,11 @@ func (c *Doctor) Doctor(ctx context.Context) Diagnosis {
 	if userns.AppArmorRestricts() {
 		d.Findings = append(d.Findings, Finding{Check: "apparmor", OK: err == nil, Detail: "AppArmor reserves user namespaces for programs with a profile", Advice: "carboy doctor --fix"})
 	}
+	if l, ok := platform.Read("/").Line(); ok {
+		worked := d.Posture != nil
+		d.OK = d.OK && (l.OK || worked)
+		d.Findings = append(d.Findings, Finding{Check: l.Check, OK: l.OK || worked, Detail: l.Detail, Advice: l.Advice})
+	}
 	rep, err := c.judge.AuditVerify(ctx, "")
 	if err == nil && !rep.OK() {
 		err = fmt.Errorf("the audit log is %s: carboy audit verify says where", rep.Status)
@@ -112,7 +118,7 @@ func (c *Doctor) probe(ctx context.Context) (bottle.Posture, error) {
 }
 
 // AppArmorPath is the file to which doctor --fix writes the profile.
-const AppArmorPath = "/etc/apparmor.d/carboy"
+const AppArmorPath = platform.ProfilePath
 
 // AppArmorProfile is the profile that lets this binary make user namespaces.
 func AppArmorProfile() (string, error) {

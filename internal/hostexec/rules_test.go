@@ -134,6 +134,8 @@ var exceptions = map[string]string{
 	"internal/bottle/docker/dockertest": "a Docker Engine for tests",
 	"internal/guest/agent":              "the program inside a container or virtual machine: it starts commands there, not on the host",
 	"internal/bottle/gvisor":            "the embedded kernel re-executes this binary as its own parts, with an environment of its own making",
+	"internal/macos/start":              "carboy on macOS, where hostexec is not: a closed set of two programs that make the machine",
+	"internal/macos/session":            "carboy in that machine re-executes this binary for a command line from outside, which outlives no connection",
 }
 
 // TestOnlyHostexecSpawns is the rule of the whole repository: a program that is

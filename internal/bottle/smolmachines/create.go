@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/guest"
+	"github.com/carboy/carboy/internal/bottle/guest"
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/loopback"
 	"github.com/carboy/carboy/internal/safetext"

@@ -1,0 +1,332 @@
+package macos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/macos/mirror"
+	"github.com/carboy/carboy/internal/macos/session"
+	"github.com/carboy/carboy/internal/macos/start"
+	"github.com/carboy/carboy/internal/safetext"
+)
+
+// enter runs the command line in the machine. It calls leave before signals are passed on
+// to the command.
+func (i *invocation) enter(leave func()) (int, error) {
+	arch := i.machine.arch
+	if arch == "" {
+		arch = i.Arch
+	}
+	var err error
+	if i.binary, err = findBinary(i.linux, i.Exe, arch); err != nil {
+		return 0, err
+	}
+	o, done, err := i.session()
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	leave()
+	pass := make(chan syscall.Signal, 16)
+	o.Signals = pass
+	go func() { // ends with this process
+		for s := range signals {
+			if n, ok := s.(syscall.Signal); ok {
+				pass <- n
+			}
+		}
+	}()
+	code, err := i.once(*o)
+	var no *session.NoSessionError
+	if !errors.As(err, &no) {
+		return code, err
+	}
+	if err := i.install(pass); err != nil {
+		return 0, err
+	}
+	return i.once(*o)
+}
+
+// install puts the Linux carboy into the machine. A signal ends it.
+func (i *invocation) install(signals <-chan syscall.Signal) error {
+	if err := i.binary.verify(); err != nil {
+		return err
+	}
+	i.say("putting carboy into the machine")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if s != syscall.SIGWINCH {
+					cancel(exitcode.Interrupted(s, errors.New("interrupted")))
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	c := i.maker.enter(i.binary.install()...)
+	c.Input = i.binary.path
+	if _, err := i.call(ctx, c); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return err
+	}
+	return nil
+}
+
+// once runs one session.
+func (i *invocation) once(o session.Options) (int, error) {
+	c := i.maker.enter(i.binary.session()...)
+	p, err := start.Begin(context.Background(), start.Call{Program: c.Program, Args: c.Args, Env: i.Env})
+	if err != nil {
+		return 0, err
+	}
+	code, err := session.Run(context.Background(), p.Stdout, p.Stdin, o)
+	werr := p.Wait()
+	if err != nil && werr != nil {
+		err = errors.Join(err, werr) // what the program says is the reason
+	}
+	return code, err
+}
+
+// session returns what the session needs, and a function that undoes what it did to the
+// terminal.
+func (i *invocation) session() (*session.Options, func(), error) {
+	o := &session.Options{
+		Args: i.args, Dir: i.cwd, Home: i.home, Env: i.variables(), UID: i.UID, GID: i.GID,
+		Stdin: i.Stdin, Stdout: i.Stdout, Stderr: i.Stderr, Say: func(s string) { i.say("%s", s) },
+	}
+	var err error
+	if o.Trees, err = i.trees(); err != nil {
+		return nil, nil, err
+	}
+	i.streams(o)
+	o.Size = func() session.Size {
+		for _, f := range []*os.File{i.Stdout, i.Stderr, i.Stdin} {
+			if w, h, err := term.GetSize(int(f.Fd())); err == nil {
+				return session.Size{Rows: uint16(min(h, 1<<16-1)), Cols: uint16(min(w, 1<<16-1))}
+			}
+		}
+		return session.Size{}
+	}
+	done := func() {}
+	if o.In == session.Terminal {
+		fd := int(i.Stdin.Fd())
+		before, err := term.GetState(fd)
+		if err != nil {
+			return nil, nil, err
+		}
+		o.Started = func() {
+			if _, err := term.MakeRaw(fd); err == nil {
+				i.raw = true
+			}
+		}
+		done = func() {
+			term.Restore(fd, before)
+			i.raw = false
+		}
+	}
+	return o, done, nil
+}
+
+// streams says what the standard streams are. The machine's terminal is shown on the first
+// of ours that is one.
+func (i *invocation) streams(o *session.Options) {
+	kind := func(f *os.File) session.Stream {
+		switch _, err := f.Stat(); {
+		case err != nil:
+			return session.None
+		case term.IsTerminal(int(f.Fd())):
+			return session.Terminal
+		}
+		return session.Pipe
+	}
+	o.In, o.Out, o.Err = kind(i.Stdin), kind(i.Stdout), kind(i.Stderr)
+	for _, s := range []struct {
+		kind session.Stream
+		file *os.File
+	}{{o.Out, i.Stdout}, {o.Err, i.Stderr}, {o.In, i.Stdin}} {
+		if s.kind == session.Terminal {
+			o.Screen = s.file
+			break
+		}
+	}
+	word := ""
+	if len(i.words) > 0 {
+		word = i.words[0]
+	}
+	switch {
+	case o.In == session.Terminal && o.Out != session.Terminal && !asks(i.args, "it", "--interactive", "--tty"):
+		o.In = session.None // the terminal's keys belong to what reads the output, such as a pager
+	case o.In == session.Pipe && !slices.Contains(readers, word):
+		o.In = session.None
+	}
+}
+
+// kept are variables, and prefixes of their names, that mean this machine and stay here.
+var (
+	kept         = []string{"HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SHLVL", "TMPDIR", "USER", "LOGNAME", "MANPATH", "INFOPATH", "DISPLAY", "DOCKER_HOST", "XAUTHORITY", "CODEX_HOME", "COMMAND_MODE", "Apple_PubSub_Socket_Render", "SECURITYSESSIONID", "LaunchInstanceID", "_"}
+	keptPrefixes = []string{"XDG_", "SSH_", "DYLD_", "LD_", "LIMA_", "CONTAINER_", "HOMEBREW_", "CARBOY_MACHINE", "CARBOY_LINUX", "CARBOY_SESSION", "__", "GO", "XPC_"}
+)
+
+// variables returns what carboy in the machine gets of the user's environment, keys too.
+func (i *invocation) variables() map[string]string {
+	out := map[string]string{}
+	for _, v := range i.Env {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || name == "" || slices.Contains(kept, name) || slices.ContainsFunc(keptPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			continue
+		}
+		out[name] = value
+	}
+	if v := i.env("XDG_CONFIG_HOME"); filepath.IsAbs(v) {
+		out["XDG_CONFIG_HOME"] = v
+	}
+	return out
+}
+
+// trees returns the directories that the command needs and the machine does not share.
+func (i *invocation) trees() ([]session.Tree, error) {
+	base := i.env("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(base) {
+		base = filepath.Join(i.home, ".config")
+	}
+	settings := []string{filepath.Join(base, "carboy"), filepath.Join(i.home, ".bot-bottle")}
+	if i.config != "" {
+		dir := i.config
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(i.cwd, dir)
+		}
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("configuration directory: %w", err)
+		}
+		settings[0] = filepath.Clean(dir)
+	}
+	var out []session.Tree
+	for _, dir := range settings {
+		if i.machine.shared(dir) {
+			continue
+		}
+		if err := guarded(dir); err != nil {
+			return nil, err
+		}
+		out = append(out, session.Tree{Path: dir, Copy: session.Settings, Keep: i.setting(dir)})
+	}
+	if i.takesWorkspace() && !i.machine.shared(i.dir) {
+		aside := filepath.Join(i.home, "Library", "Application Support", "carboy", "kept", time.Now().UTC().Format("20060102T150405.000000Z"))
+		out = append(out, session.Tree{Path: i.dir, Copy: session.Workspace, Aside: aside})
+	}
+	return out, nil
+}
+
+// guarded refuses a directory with settings that others can write: they grant rights. In
+// the machine they would look like root's.
+func guarded(dir string) error {
+	fi, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !fi.IsDir():
+		return fmt.Errorf("configuration directory %s: is not a directory", dir)
+	case ok && int(st.Uid) != os.Getuid() && st.Uid != 0:
+		return fmt.Errorf("configuration directory %s: belongs to user %d", dir, st.Uid)
+	case fi.Mode().Perm()&0o022 != 0:
+		return &adviceError{fmt.Errorf("configuration directory %s: can be written by others (mode %#o)", dir, fi.Mode().Perm()), "chmod go-w it"}
+	}
+	return nil
+}
+
+// Bounds of settings that are brought into the machine.
+const (
+	maxSetting  = 1 << 20
+	maxSettings = 16 << 20
+)
+
+// setting returns what says which files of a directory with settings are brought in:
+// texts, but no private keys.
+func (i *invocation) setting(dir string) func(mirror.Entry) bool {
+	total := int64(0)
+	return func(e mirror.Entry) bool {
+		if e.Kind == mirror.Dir {
+			return true
+		}
+		name := safetext.String(filepath.Join(dir, e.Path), 300)
+		if e.Kind != mirror.File || e.Size > maxSetting || total+e.Size > maxSettings {
+			i.detail("%s stays here: settings are files of at most 1 MiB, 16 MiB together", name)
+			return false
+		}
+		b, err := readBounded(filepath.Join(dir, e.Path), maxSetting)
+		if err != nil || bytes.Contains(b, []byte("PRIVATE KEY-----")) {
+			i.detail("%s stays here: it holds a private key, or can't be read", name)
+			return false
+		}
+		total += e.Size
+		return true
+	}
+}
+
+// print shows each step of the command line, as a person could type it. Nothing is run.
+func (i *invocation) print() error {
+	i.machine = &machine{}
+	b, berr := findBinary(i.linux, i.Exe, i.Arch)
+	if berr != nil {
+		b = &binary{path: filepath.Join(filepath.Dir(i.Exe), "carboy-linux-"+i.Arch), digest: strings.Repeat("0", 64)}
+		i.say("%s; the lines below show a digest of zeros", berr)
+	}
+	d, err := i.design()
+	if err != nil {
+		return err
+	}
+	step := func(when string, all ...Command) {
+		if len(all) == 0 {
+			return
+		}
+		fmt.Fprintf(i.Stdout, "# %s\n", when)
+		for _, c := range all {
+			fmt.Fprintln(i.Stdout, c)
+		}
+	}
+	if is, begin := i.maker.services(); is != nil {
+		step("do its services run?", *is)
+		step("if not", begin...)
+	}
+	step("is there a machine, and what does it share?", i.maker.look())
+	step("if there is none", i.maker.make(*d)...)
+	step("if it is stopped", i.maker.begin()...)
+	install := i.maker.enter(b.install()...)
+	install.Input = b.path
+	step("if this carboy is not in it", install)
+	names := make([]string, 0, len(i.Env))
+	for name := range i.variables() {
+		names = append(names, safetext.String(name, 100))
+	}
+	slices.Sort(names)
+	step("the command: standard input brings it, directories that are not shared, and variables:\n# "+strings.Join(names, " "), i.maker.enter(b.session()...))
+	step("the same by hand, without what standard input brings", i.maker.hand(i.cwd, append([]string{b.installed()}, i.args...)...))
+	return nil
+}
