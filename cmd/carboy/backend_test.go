@@ -159,6 +159,34 @@ func TestDiagnosisNamesTheBackend(t *testing.T) {
 	}
 }
 
+// TestPrivateUmask: whatever the umask of carboy's caller is, a bottle starts, and its files
+// and what lands have the modes that they have with a usual one.
+func TestPrivateUmask(t *testing.T) {
+	script := "umask; echo a >made; mkdir dir; stat -c '%a %n' / /etc /etc/passwd made dir"
+	var said, landed [2]string
+	for i, wrap := range []func(*exec.Cmd) *exec.Cmd{func(c *exec.Cmd) *exec.Cmd { return c }, private} {
+		d := newDen(t, nil)
+		out, err := wrap(d.command("run", "-q", "--", "sh", "-c", script)).Output()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if out, err := wrap(d.command("land", "--yes")).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		said[i] = string(out)
+		for _, name := range []string{"made", "dir"} {
+			fi, err := os.Stat(filepath.Join(d.home, "ws", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			landed[i] += fi.Mode().String() + " "
+		}
+	}
+	if said[0] != said[1] || landed[0] != landed[1] || !strings.Contains(said[0], "644 /etc/passwd") {
+		t.Errorf("with a usual umask %q and %s, with a private one %q and %s", said[0], landed[0], said[1], landed[1])
+	}
+}
+
 // TestBackendNamed: --backend comes before CARBOY_BACKEND, and that before
 // BOT_BOTTLE_BACKEND, on each command that has it. None of these names is a backend's.
 func TestBackendNamed(t *testing.T) {
@@ -188,33 +216,5 @@ func TestBackendNamed(t *testing.T) {
 				t.Errorf("%q with %v: %d, %s", args, x.env, code, said.String())
 			}
 		}
-	}
-}
-
-// TestPrivateUmask: whatever the umask of carboy's caller is, a bottle starts, and its files
-// and what lands have the modes that they have with a usual one.
-func TestPrivateUmask(t *testing.T) {
-	script := "umask; echo a >made; mkdir dir; stat -c '%a %n' / /etc /etc/passwd made dir"
-	var said, landed [2]string
-	for i, wrap := range []func(*exec.Cmd) *exec.Cmd{func(c *exec.Cmd) *exec.Cmd { return c }, private} {
-		d := newDen(t, nil)
-		out, err := wrap(d.command("run", "-q", "--", "sh", "-c", script)).Output()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if out, err := wrap(d.command("land", "--yes")).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		said[i] = string(out)
-		for _, name := range []string{"made", "dir"} {
-			fi, err := os.Stat(filepath.Join(d.home, "ws", name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			landed[i] += fi.Mode().String() + " "
-		}
-	}
-	if said[0] != said[1] || landed[0] != landed[1] || !strings.Contains(said[0], "644 /etc/passwd") {
-		t.Errorf("with a usual umask %q and %s, with a private one %q and %s", said[0], landed[0], said[1], landed[1])
 	}
 }

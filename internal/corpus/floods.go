@@ -83,7 +83,7 @@ func floodOf(id string) (flood, bool) {
 func processFloods() map[string]flood {
 	return map[string]flood{
 		"floods/fork-bomb": {
-			command: shell("(/bin/true) && echo control; b() { b | b & }; b; sleep 100"),
+			command: shell("(/bin/true) && echo control; b() { b | b & }; b; i=0; while [ $i -lt 200 ]; do (:); i=$((i + 1)); done"),
 			tune:    func(o *carboy.RunOptions) { o.Limits.Pids = 60 },
 			made:    func(r *ran) bool { return r.hit("pids") },
 			judge: func(r *ran) string {

@@ -76,7 +76,7 @@ func TestS4ForkBomb(t *testing.T) {
 	before := h.use()
 	stop := peakProcesses(t)
 	x := h.run(limited(func(o *carboy.RunOptions) { o.Limits.Pids = 60 }),
-		"/bin/bash", "-c", "b() { b | b & }; b; sleep 100")
+		"/bin/bash", "-c", "b() { b | b & }; b; for ((i = 0; i < 200; i++)); do (:); done")
 	peak := stop()
 	if x.rec == nil || !x.hit("pids") || x.rec.Exit.Reason == "" || x.rec.Exit.Reason == receipt.Failed {
 		t.Errorf("a fork bomb ended with %+v %v, limits %+v", exitOf(x.rec), x.err, x.rec.Limits.Hit)
