@@ -160,6 +160,9 @@ func spaceFloods() map[string]flood {
 				if n := number(r, "files"); n > 9 {
 					return fmt.Sprintf("%d MB fit into 32 MiB", 4*n)
 				}
+				if r.rec.Exit.Reason == receipt.Killed {
+					return typed(r, receipt.Killed, "disk") // a backend whose files have no limit of their own
+				}
 				return typed(r, receipt.Exited, "disk")
 			},
 		},

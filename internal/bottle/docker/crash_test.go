@@ -2,8 +2,10 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -227,5 +229,38 @@ func TestS1FirstProcess(t *testing.T) {
 	}
 	if out, st := run(t, x, "echo lives"); out != "lives\n" || st.ExitCode() != 0 {
 		t.Errorf("the bottle afterwards: %q %+v", out, st)
+	}
+}
+
+// TestS2SocketsInMounts connects to a socket of the host that lies in a mount which is
+// shown read-only. Beside it lies a file that can be read.
+func TestS2SocketsInMounts(t *testing.T) {
+	withEngine(t)
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/file", []byte("shown"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", dir+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Chmod(dir+"/s", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Need(t, "python3", "apt-get install python3")
+	spec := emptySpec()
+	if spec.Root, err = rootfs.Host(rootfs.Options{User: spec.User, Hostname: spec.Hostname}); err != nil {
+		t.Fatal(err)
+	}
+	spec.Mounts = []bottle.Mount{{Source: dir, Target: "/given", Access: bottle.AccessReadOnly}}
+	x, err := Backend{}.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	out, _ := run(t, x, `cat /given/file; echo; python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect("/given/s"); print("reached")' 2>&1 | tail -1`)
+	if !strings.HasPrefix(out, "shown\n") || !strings.Contains(out, "refused") {
+		t.Errorf("%q", out)
 	}
 }

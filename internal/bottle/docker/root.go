@@ -374,7 +374,13 @@ func bring(path string, attach func(*os.File) error) error {
 
 func (b *rootBuilder) attachMounts() error {
 	number := 0 // of the overlay
-	for _, m := range b.trees.mounts {
+	for i, m := range b.trees.mounts {
+		if m.access == bottle.AccessReadOnly && m.dir {
+			if err := b.attachReadOnly(i, m); err != nil {
+				return err
+			}
+			continue
+		}
 		if m.access != bottle.AccessOverlay {
 			if err := attach(m.file, m.target); err != nil {
 				return err
@@ -394,6 +400,35 @@ func (b *rootBuilder) attachMounts() error {
 		}
 	}
 	return nil
+}
+
+// attachReadOnly shows a directory through an overlay without an upper layer. A bind mount
+// would show the host's own sockets, to which anybody can connect who may write to them,
+// read-only or not; an overlay's sockets are nobody's. What is mounted below the directory
+// is not shown.
+func (b *rootBuilder) attachReadOnly(i int, m tree) error {
+	lower, empty, whole := fmt.Sprintf("%s/read%d", stagePath, i), fmt.Sprintf("%s/empty%d", stagePath, i), fmt.Sprintf("%s/shown%d", stagePath, i)
+	for _, d := range []string{lower, empty, whole} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := moveTree(m.file, lower); err != nil {
+		return fmt.Errorf("attach %s: %w", m.target, err)
+	}
+	// The top directory has the attributes of the first layer's.
+	var st unix.Stat_t
+	if err := unix.Stat(lower, &st); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Chown(empty, int(st.Uid), int(st.Gid)), unix.Chmod(empty, st.Mode&0o1777)); err != nil {
+		return err
+	}
+	options := "lowerdir=" + empty + ":" + lower + overlayOptions
+	if err := unix.Mount("carboy", whole, "overlay", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, options); err != nil {
+		return fmt.Errorf("overlay for %s: %w", m.target, err)
+	}
+	return bring(whole, func(t *os.File) error { return attach(t, m.target) })
 }
 
 // bringBack fills the upper directories with Spec.Upper, before there is an overlay: one
