@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/guest"
+	"github.com/carboy/carboy/internal/bottle/guest"
 	"github.com/carboy/carboy/internal/guest/program"
 	"github.com/carboy/carboy/internal/guest/proto"
 )

@@ -21,9 +21,14 @@ const (
 	labelOwner  = "dev.carboy.owner" // process, its start and the boot
 )
 
-// guestPids is what the guest program needs of the limit on processes: its own threads,
-// and one process that becomes a command.
+// guestPids is added to the limit on processes, for the guest program's own threads and
+// one process that becomes a command.
 const guestPids = 16
+
+// memoryRoom is added to the container's limit on memory. carboy looks at Usage and ends
+// the run at the bottle's limit, with that reason; the kernel, which kills a process for
+// no reason that anybody sees, comes second.
+func memoryRoom(spec *bottle.Spec) int64 { return max(256<<20, spec.Limits.Memory/4) }
 
 // runtimeName is the OCI runtime of every bottle. With a runtime that keeps its own file
 // system and network, wire and files could not be put into a container that has started.
@@ -80,7 +85,8 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 	h := &c.HostConfig
 	h.NetworkMode, h.IpcMode, h.Runtime = "none", "private", runtimeName
 	h.CapDrop, h.SecurityOpt, h.ReadonlyRootfs = []string{"ALL"}, []string{"no-new-privileges"}, true
-	h.Memory, h.MemorySwap = spec.Limits.Memory, spec.Limits.Memory // no swap
+	h.Memory = spec.Limits.Memory + memoryRoom(spec)
+	h.MemorySwap = h.Memory // no swap
 	h.PidsLimit = spec.Limits.Pids + guestPids
 	// The Engine refuses more processors than the machine has.
 	h.NanoCpus = int64(min(spec.Limits.CPUs, runtime.NumCPU())) * 1e9
@@ -90,7 +96,7 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 	return c
 }
 
-// inspected is what is looked at of a container.
+// inspected holds the parts of the Engine's account of a container that are compared.
 type inspected struct {
 	ID    string `json:"Id"`
 	State struct {
@@ -172,7 +178,7 @@ func (c *inspected) check(spec *bottle.Spec) error {
 		return refuse("its user is %q", c.Config.User)
 	case !slices.Equal(c.Config.Entrypoint, []string{guestPath, "container"}):
 		return refuse("it starts %q", c.Config.Entrypoint)
-	case h.Memory != spec.Limits.Memory || h.PidsLimit != spec.Limits.Pids+guestPids:
+	case h.Memory != spec.Limits.Memory+memoryRoom(spec) || h.PidsLimit != spec.Limits.Pids+guestPids:
 		return refuse("its limits are not those of the bottle")
 	}
 	return nil

@@ -3,11 +3,13 @@ package docker
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -165,5 +168,64 @@ func TestProbe(t *testing.T) {
 	if x, err := (Backend{}).Create(t.Context(), spec); err == nil {
 		x.Close()
 		t.Error("a bottle whose user is root was made")
+	}
+}
+
+// run runs a script in a bottle with this machine's tools, and returns its output.
+func run(t *testing.T, x bottle.Bottle, script string) (string, bottle.Status) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	p, err := x.Start(t.Context(), &bottle.Command{Args: []string{"/bin/bash", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/", Stdin: null, Stdout: w, Stderr: w})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	st, err := p.Wait(t.Context())
+	if err != nil {
+		t.Fatalf("%v, after %q", err, out)
+	}
+	return string(out), st
+}
+
+// TestS1FirstProcess attacks the guest program, which has the commands' user id: by every
+// signal, and by what /proc has of it. Beside it, a command can do the same to its own.
+func TestS1FirstProcess(t *testing.T) {
+	withEngine(t)
+	spec := emptySpec()
+	root, err := rootfs.Host(rootfs.Options{User: spec.User, Hostname: spec.Hostname})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Root = root
+	x, err := Backend{}.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	out, _ := run(t, x, `for s in $(seq 1 64); do kill -$s 1 2>/dev/null; done; sleep 30 & kill -9 $!; wait $!; echo own $?`)
+	if !strings.Contains(out, "own 137") {
+		t.Errorf("its own process: %q", out)
+	}
+	for _, name := range []string{"environ", "mem", "maps", "fd/0", "fd/3", "root/etc/passwd", "cwd/etc/passwd"} {
+		out, st := run(t, x, "head -c 1 /proc/1/"+name+" && echo read; head -c 1 /proc/self/environ >/dev/null && echo own")
+		if strings.Contains(out, "read\n") || !strings.Contains(out, "own\n") {
+			t.Errorf("/proc/1/%s: %q, %+v", name, out, st)
+		}
+	}
+	if out, st := run(t, x, "echo lives"); out != "lives\n" || st.ExitCode() != 0 {
+		t.Errorf("the bottle afterwards: %q %+v", out, st)
 	}
 }

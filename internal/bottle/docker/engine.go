@@ -21,7 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/safetext"
 )
 
-// defaultSocket is where an Engine listens unless told otherwise.
+// defaultSocket names the socket on which an Engine listens unless told otherwise.
 const defaultSocket = "/var/run/docker.sock"
 
 // Versions of the Engine's API: the oldest that has what is used here, and the newest that

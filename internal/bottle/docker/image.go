@@ -19,8 +19,8 @@ const (
 	imageName  = "carboy-guest"
 	imageLabel = "dev.carboy.guest"
 	guestPath  = "/carboy-guest"
-	// stagePath is where the bottle's own root is put together; the image has the
-	// empty directory.
+	// stagePath names an empty directory of the image. The bottle's own root is put
+	// together there.
 	stagePath = "/.carboy"
 )
 

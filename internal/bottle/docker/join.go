@@ -21,8 +21,8 @@ import (
 // puts both in. So the container never has a right to make them itself, the Engine mounts
 // nothing of the host, and everything ends with the container.
 
-// cardName is the bottle's network card.
-const cardName = "wire0"
+// cardName names the bottle's network card, as in every bottle.
+const cardName = "eth0"
 
 // locked runs f on a thread of its own, which ends with f: what f did to the thread cannot
 // be undone. Call it as a goroutine. The process's first thread never ends, and /proc/self
@@ -43,7 +43,7 @@ func locked(f func()) {
 	runtime.UnlockOSThread()
 }
 
-// joined is what a thread in the container's namespaces brought back.
+// joined holds what a thread in the container's namespaces brought back.
 type joined struct {
 	stream *os.File // to the guest program
 	tun    *os.File // the other end of the card; nil without a wire
@@ -94,6 +94,7 @@ func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
+	unix.Umask(0o022) // this thread's alone by now: the caller's may be private
 	mnt, err := pid.open("ns/mnt")
 	if err != nil {
 		return err

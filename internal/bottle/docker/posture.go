@@ -197,7 +197,7 @@ func (p *process) checkCards(wired bool) error {
 	}
 	want := []string{"lo"}
 	if wired {
-		want = append(want, cardName)
+		want = []string{cardName, "lo"}
 	}
 	var have []string
 	for line := range strings.Lines(text) {

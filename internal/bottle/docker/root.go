@@ -308,20 +308,68 @@ func (b *rootBuilder) attachBinds() error {
 	return nil
 }
 
-// kernelFiles brings over what the Engine mounted: /proc with its covers, /dev, /sys.
+// kernelFiles brings over what the Engine mounted: /proc with its covers, and /dev. Of
+// /sys there are the processors alone: the rest shows the machine.
 func (b *rootBuilder) kernelFiles() error {
-	for _, d := range []string{"/proc", "/dev", "/sys"} {
-		t, err := clone(d)
+	sys := stagePath + "/sys"
+	cpus := sys + cpuDir
+	if err := os.MkdirAll(cpus, 0o755); err != nil {
+		return err
+	}
+	if err := bring("/sys"+cpuDir, func(t *os.File) error { return moveTree(t, cpus) }); err != nil {
+		return err
+	}
+	for from, to := range map[string]string{"/proc": "/proc", "/dev": "/dev", sys: "/sys"} {
+		if err := bring(from, func(t *os.File) error { return attach(t, to) }); err != nil {
+			return err
+		}
+	}
+	return hide()
+}
+
+// hidden names what says something of the host's kernel and hardware, and what the Engine
+// covers with something empty.
+var hidden = []string{
+	"/proc/kallsyms", "/proc/modules", "/proc/iomem", "/proc/ioports", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug",
+	"/proc/bus", "/proc/scsi", "/proc/acpi", "/proc/fs",
+}
+
+// hide covers them with a file or directory that the bottle's user may not open.
+func hide() error {
+	file, dir := stagePath+"/hidden-file", stagePath+"/hidden-dir"
+	if err := errors.Join(os.WriteFile(file, nil, 0), os.Mkdir(dir, 0)); err != nil {
+		return err
+	}
+	for _, path := range hidden {
+		fi, err := os.Lstat(stageRoot + path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		err = attach(t, d)
-		t.Close()
-		if err != nil {
+		cover := file
+		if fi.IsDir() {
+			cover = dir
+		}
+		if err := bring(cover, func(t *os.File) error { return attach(t, path) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// cpuDir holds, below /sys, what programs ask of the processors.
+const cpuDir = "/devices/system/cpu"
+
+// bring clones a tree and attaches it.
+func bring(path string, attach func(*os.File) error) error {
+	t, err := clone(path)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	return attach(t)
 }
 
 func (b *rootBuilder) attachMounts() error {
@@ -341,13 +389,7 @@ func (b *rootBuilder) attachMounts() error {
 		if err := b.overlay(number, whole); err != nil {
 			return err
 		}
-		t, err := clone(whole)
-		if err != nil {
-			return err
-		}
-		err = attach(t, m.target)
-		t.Close()
-		if err != nil {
+		if err := bring(whole, func(t *os.File) error { return attach(t, m.target) }); err != nil {
 			return err
 		}
 	}

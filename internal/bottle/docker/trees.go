@@ -29,7 +29,7 @@ type trees struct {
 	binds   []tree   // parts of the root
 	mounts  []tree   // the workspace first, if there is one
 	scratch *os.File // a directory made in Spec.Scratch, or nil
-	// scratchName is that directory's name on the host.
+	// scratchName names that directory on the host.
 	scratchName string
 }
 

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/guest"
+	"github.com/carboy/carboy/internal/bottle/guest"
 	"github.com/carboy/carboy/internal/guest/proto"
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/safetext"

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialPatience is how long dial waits for all connections together.
+// dialPatience bounds the wait for all connections together.
 const dialPatience = 2 * time.Second
 
 // dial tries to connect to each address at once, and writes a line for each: "open" where

@@ -27,6 +27,8 @@ var refusedCalls = []uint32{
 const (
 	seccompNr   = 0 // offsets in struct seccomp_data
 	seccompArch = 4
+	seccompArg0 = 16 // the lower half: both architectures are little-endian
+	seccompArg2 = 32
 	// x32Bit marks system calls of the x32 ABI on amd64.
 	x32Bit = 0x4000_0000
 )
@@ -39,7 +41,8 @@ func auditArch() uint32 {
 }
 
 // filterProgram returns the filter: calls of another architecture and of x32, and those of
-// the list, answer ENOSYS. Everything else is allowed.
+// the list, answer ENOSYS. Sockets of unusual families and transports, through which many
+// kernels were broken, are refused. Everything else is allowed.
 func filterProgram() []unix.SockFilter {
 	const (
 		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -59,7 +62,25 @@ func filterProgram() []unix.SockFilter {
 	for _, n := range refusedCalls {
 		p = append(p, unix.SockFilter{Code: jeq, Jf: 1, K: n}, refuse)
 	}
-	return append(p, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW})
+	allow := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW}
+	p = append(p, unix.SockFilter{Code: jeq, Jt: 1, K: unix.SYS_SOCKET}, allow)
+	// Sockets: of these families only, and on IP of the usual transports.
+	none := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)}
+	unknown := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)}
+	p = append(p,
+		unix.SockFilter{Code: load, K: seccompArg0},
+		unix.SockFilter{Code: jeq, Jf: 1, K: unix.AF_UNIX}, allow,
+		unix.SockFilter{Code: jeq, Jt: 7, K: unix.AF_INET},
+		unix.SockFilter{Code: jeq, Jt: 6, K: unix.AF_INET6},
+		unix.SockFilter{Code: jeq, Jt: 1, K: unix.AF_NETLINK}, none,
+		unix.SockFilter{Code: load, K: seccompArg2},
+		unix.SockFilter{Code: jeq, Jt: 1, K: unix.NETLINK_ROUTE}, unknown, allow,
+		unix.SockFilter{Code: load, K: seccompArg2},
+	)
+	for _, n := range []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
+		p = append(p, unix.SockFilter{Code: jeq, Jf: 1, K: n}, allow)
+	}
+	return append(p, unknown)
 }
 
 // filterCalls installs the filter for this thread, which executes the command.

@@ -133,8 +133,8 @@ func (p *proc) serveTerminal(ch *proto.Channel, sent *sync.WaitGroup) {
 	}()
 }
 
-// terminalGrace is how long the output of a terminal must be silent after its command has
-// ended.
+// terminalGrace bounds the silence after which the output of a terminal whose command has
+// ended counts as complete.
 const terminalGrace = 50 * time.Millisecond
 
 // control sends a signal, or sets the terminal's size.

@@ -105,7 +105,7 @@ type Setup struct {
 	Hostname string `json:"hostname,omitempty"` // needs root
 	Steps    []Step `json:"steps,omitempty"`    // in order; most need root
 	Net      *Net   `json:"net,omitempty"`      // needs root; nil: the network is left as it is
-	// Root is where commands are chrooted; empty: the guest's own root.
+	// Root names the directory to which commands are chrooted; empty: none.
 	Root string `json:"root,omitempty"`
 	// UID and GID are the commands' ids where the program is root; else ignored.
 	UID uint32 `json:"uid"`
@@ -125,7 +125,7 @@ type Step struct {
 	// Op is "mkdir" (with its parents), "mount", "symlink", "write" or "node".
 	Op   string `json:"op"`
 	Path string `json:"path"`
-	// Source is that of a mount, or the text of a link. "virtio:SERIAL" is the virtio
+	// Source holds a mount's source, or the text of a link. "virtio:SERIAL" is the virtio
 	// disk with that serial number.
 	Source string `json:"source,omitempty"`
 	Type   string `json:"type,omitempty"`  // of a mount

@@ -1,4 +1,4 @@
-// Command program is what runs inside a container or virtual machine; see package agent.
+// Command program runs inside a container or virtual machine; see package agent.
 package main
 
 import (

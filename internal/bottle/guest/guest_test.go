@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -475,5 +476,68 @@ func TestExportBrokenReader(t *testing.T) {
 	}
 	if got := sh(t, c, "echo alive"); got != "alive\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// pipes joins the program's standard streams into one.
+type pipes struct{ in, out *os.File }
+
+func (p *pipes) Read(b []byte) (int, error)  { return p.out.Read(b) }
+func (p *pipes) Write(b []byte) (int, error) { return p.in.Write(b) }
+func (p *pipes) Close() error                { return errors.Join(p.in.Close(), p.out.Close()) }
+
+// TestStandardStreams speaks with a program that has two pipes, which commands do not get.
+func TestStandardStreams(t *testing.T) {
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{asAgent, "stdio"}, Stdin: inR, Stdout: outW, Stderr: os.Stderr}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	inR.Close()
+	outW.Close()
+	c, err := Connect(within(t), &pipes{inW, outR})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		c.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the program ended with %v", err)
+		}
+	}()
+	if err := c.Setup(within(t), plain()); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, c, "echo through; ls /proc/self/fd"); got != "through\n0\n1\n2\n3\n" { // 3 is ls's own
+		t.Errorf("%q", got)
+	}
+}
+
+func TestDial(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	shut, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut.Close()
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{asAgent, "dial", l.Addr().String(), shut.Addr().String()}}
+	out, err := cmd.Output()
+	if want := l.Addr().String() + " open\n" + shut.Addr().String() + " closed\n"; err != nil || string(out) != want {
+		t.Errorf("%q, %v; want %q", out, err, want)
+	}
+	cmd = &exec.Cmd{Path: "/proc/self/exe", Args: []string{asAgent, "dial", "nonsense"}}
+	if out, err := cmd.Output(); err == nil {
+		t.Errorf("an address that is none: %q", out)
 	}
 }

@@ -20,8 +20,8 @@ const (
 	// answerPatience bounds the wait for the answer to a signal. A guest that does
 	// not give it is broken or hostile.
 	answerPatience = time.Minute
-	// sizeInterval is how often the size of a terminal is looked at: nothing tells of
-	// its changes, since its foreground is not on this machine.
+	// sizeInterval separates two looks at the size of a terminal. Nothing tells of its
+	// changes, since its foreground is not on this machine.
 	sizeInterval = 100 * time.Millisecond
 )
 
