@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -232,8 +233,10 @@ func (r *scenarioRunner) facts(rec *receipt.Receipt, e *scenario.Ended, seen *sc
 		return
 	}
 	t := rec.Trace
-	e.Facts, e.Dropped, e.Unkept, e.Trace = uint64(t.Facts), uint64(t.Dropped), uint64(t.Unkept), t.Digest
-	e.Incomplete = fault.Sentence(t.Incomplete, rec.Isolation.WeakFacts())
+	e.Facts, e.Dropped, e.Unkept, e.Incomplete, e.Trace = uint64(t.Facts), uint64(t.Dropped), uint64(t.Unkept), t.Incomplete, t.Digest
+	if why := rec.Isolation.WeakFacts(); why != "" {
+		e.Incomplete = strings.TrimSuffix(fault.Sentence(why, t.Incomplete), "; ")
+	}
 	f, err := r.c.review.Trace(rec.ID)
 	if err != nil {
 		e.NoTrace, e.Incomplete = true, fault.Sentence(e.Incomplete, err.Error())
