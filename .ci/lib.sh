@@ -52,7 +52,7 @@ prepare() {
     [ "$(id -u)" = 0 ] || fail 'needs root: it installs packages and tests both as root and as a user'
     command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
     command -v go >/dev/null || fail 'needs Go: https://go.dev/dl'
-    local want=(bash bubblewrap ca-certificates curl dbus-daemon debian-archive-keyring docker.io gcc git iproute2 libc-bin libc6-dev make mmdebstrap openssh-client openssh-server openssl procps python3 python3-aiohttp python3-pytest python3-requests runc tmux util-linux wget)
+    local want=(bash bubblewrap ca-certificates curl dbus-daemon debian-archive-keyring docker.io e2fsprogs gcc git iproute2 libc-bin libc6-dev make mmdebstrap openssh-client openssh-server openssl procps python3 python3-aiohttp python3-pytest python3-requests qemu-system-x86 runc tmux util-linux wget)
     # Receipts are looked at in a browser; Ubuntu has none in a package.
     command -v chromium >/dev/null || command -v google-chrome >/dev/null || want+=(chromium)
     local missing=() p
@@ -119,6 +119,7 @@ install_parts() {
         echo 'npm, or its registry, cannot be reached from here, so NO real agent was run in a bottle,'
         echo "and the forges' clients were NOT held to GitHub's own descriptions"
     fi
+    install_kernel
     # carboy looks for BuildKit's client where a system's programs are.
     as_user CGO_ENABLED=0 go -C .ci/buildkit install -ldflags='-s -w' tool
     install -m 0755 "$work/bin/buildctl" /usr/local/bin/
@@ -128,6 +129,19 @@ install_parts() {
         install -D -m 0755 "$work/bin/docker-compose" $plugin
     fi
     as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
+}
+
+# install_kernel gets a kernel for micro-VMs out of its package: installed, it would be this
+# machine's own.
+install_kernel() {
+    local package
+    package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)
+    [ -n "$package" ] || fail 'apt has no linux-image-cloud-amd64: the tests of micro-VMs need a kernel with virtio drivers'
+    mkdir -p "$work/kernel"
+    if ! ls "$work"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
+        (cd "$work/kernel" && apt-get download -q "$package" && dpkg-deb -x ./*.deb . && rm ./*.deb)
+    fi
+    common+=(CARBOY_MICROVM_KERNEL="$(ls "$work"/kernel/boot/vmlinuz-*)")
 }
 
 # install_gitea begins to build a Gitea server for tests, unless this machine has it. That

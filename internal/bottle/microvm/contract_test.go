@@ -142,6 +142,9 @@ func smallBackend(t testing.TB) bottle.Backend {
 }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a virtual machine, often an emulated one, for each test of the contract: leave out -short")
+	}
 	b := smallBackend(t)
 	bottletest.Run(t, func() bottle.Backend { return b })
 }

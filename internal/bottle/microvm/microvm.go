@@ -2,7 +2,7 @@
 // processor's own virtualisation, run by QEMU, which is itself confined by namespaces and
 // a filter of system calls.
 //
-// Inside, the guest program is the first process (package guest). It mounts read-only
+// Inside, the guest program is the first process (package agent). It mounts read-only
 // images of the bottle's files under an overlay on a scratch disk, and runs the command as
 // an ordinary user. All that leads out are three descriptors that QEMU inherits: the wire,
 // which carries Ethernet frames, the guest program's stream, and the disks.
