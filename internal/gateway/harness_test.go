@@ -327,7 +327,7 @@ func (b *bottle) serveProxy() {
 	done := make(chan error, 1)
 	go func() { done <- b.gw.ServeProxy(l) }()
 	b.t.Cleanup(func() { // runs after the gateway has closed
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !errors.Is(err, errClosed) {
 			b.t.Errorf("proxy: %v", err)
 		}
 	})

@@ -30,6 +30,8 @@ func (l Listener) Everywhere() bool { return l.Addr.Addr().IsUnspecified() }
 const (
 	stateListen = "0A"
 	stateClose  = "07" // of an UDP socket that is bound and not connected
+	// stateAny selects connections that a process has open, half-closed ones too.
+	stateAny = ""
 )
 
 // Listeners returns what listens in this process's network namespace, without doubles and
@@ -63,9 +65,9 @@ func Listeners() ([]Listener, error) {
 }
 
 // OwnerOf returns the user whose socket is connected from local to remote, both on this
-// machine: false if no such socket is left.
+// machine: false if no process has such a socket. Once its process has closed it, the
+// kernel does not tell whose it was.
 func OwnerOf(local, remote netip.AddrPort) (uid int, found bool, err error) {
-	const established = "01"
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := os.Open(file)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +76,7 @@ func OwnerOf(local, remote netip.AddrPort) (uid int, found bool, err error) {
 		if err != nil {
 			return 0, false, err
 		}
-		list, err := sockets(f, established)
+		list, err := sockets(f, stateAny)
 		_ = f.Close()
 		if err != nil {
 			return 0, false, fmt.Errorf("%s: %w", file, err)
@@ -102,7 +104,10 @@ func sockets(r io.Reader, state string) ([]socket, error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
-		if len(f) < 8 || f[0] == "sl" || f[3] != state {
+		if len(f) < 10 || f[0] == "sl" || state != stateAny && f[3] != state {
+			continue
+		}
+		if orphan := f[9] == "0"; state == stateAny && (orphan || f[3] == stateListen) {
 			continue
 		}
 		local, err1 := parseSocketAddr(f[1])

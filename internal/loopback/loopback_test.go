@@ -333,6 +333,16 @@ func TestOwnerOf(t *testing.T) {
 	if uid, ok, err := OwnerOf(local, remote); err != nil || !ok || uid != os.Geteuid() {
 		t.Errorf("got %d, %t, %v", uid, ok, err)
 	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if uid, ok, err := OwnerOf(local, remote); err != nil || !ok || uid != os.Geteuid() {
+		t.Errorf("half-closed: %d, %t, %v", uid, ok, err)
+	}
+	c.Close()
+	if uid, ok, err := OwnerOf(local, remote); err != nil || ok {
+		t.Errorf("closed: %d, %t, %v", uid, ok, err)
+	}
 	if _, ok, err := OwnerOf(local, netip.MustParseAddrPort("127.0.0.1:1")); err != nil || ok {
 		t.Errorf("a connection that is not there: %t, %v", ok, err)
 	}
@@ -348,7 +358,7 @@ func TestTables(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range []string{"1000007F 0:0", "1000007:0050 00000000:0000", "1000007F:fffff 00000000:0000", "zz00007F:0050 00000000:0000"} {
-		if got, err := sockets(strings.NewReader("0: "+bad+" 0A 0:0 00:0 0 1000 0 1\n"), stateListen); err == nil {
+		if got, err := sockets(strings.NewReader("0: "+bad+" 0A 0:0 00:0 0 1000 0 1 1\n"), stateListen); err == nil {
 			t.Errorf("%q: %v", bad, got)
 		}
 	}

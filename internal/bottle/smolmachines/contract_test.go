@@ -14,6 +14,7 @@ import (
 func TestMain(m *testing.M) {
 	standIn()
 	bottletest.Main()
+	testenv.OwnMounts()
 	os.Exit(m.Run())
 }
 

@@ -83,6 +83,11 @@ func admit(spec *bottle.Spec) error {
 	if w := spec.Writable(); len(w) > 0 {
 		return refuse("the bottle would write to "+w[0]+" on this machine, and a machine of smolvm has copies only", "use the workspace mode overlay or copy, or another backend")
 	}
+	if spec.Scratch != "" { // not used: what a bottle writes is in the machine
+		if fi, err := os.Stat(spec.Scratch); err != nil || !fi.IsDir() {
+			return fmt.Errorf("smolmachines: scratch %s is not a directory", spec.Scratch)
+		}
+	}
 	if spec.Wire != nil && spec.Proxy == nil {
 		return errors.New("smolmachines: a bottle with a network needs Spec.Proxy")
 	}
