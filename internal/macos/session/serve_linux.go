@@ -204,6 +204,9 @@ func (s *server) bring(ctx context.Context, o *order, i int) error {
 	at := t.Path
 	if t.Copy == Settings {
 		at = filepath.Join(s.places.Memory, nameOf(t.Path))
+		if err := os.MkdirAll(s.places.Memory, 0o700); err != nil {
+			return err
+		}
 		if err := s.link(t.Path, at); err != nil {
 			return err
 		}
