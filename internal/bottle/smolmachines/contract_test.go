@@ -22,9 +22,7 @@ func TestMain(m *testing.M) {
 // directory of both.
 func newBackend(t testing.TB) (Backend, string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		testenv.Missing(t, "the stand-in for smolvm makes namespaces and mounts, which only root may", "run the tests as root")
-	}
+	testenv.Root(t) // the stand-in for smolvm makes namespaces and mounts
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_DATA_HOME", "")
