@@ -144,6 +144,17 @@ install_kernel() {
     common+=(CARBOY_MICROVM_KERNEL="$(ls "$work"/kernel/boot/vmlinuz-*)")
 }
 
+# install_microvm installs QEMU, and unpacks Debian's kernel for clouds, with which this
+# machine need not boot.
+install_microvm() {
+    local image
+    apt-get install -q -y --no-install-recommends qemu-system-x86
+    image=$(apt-cache depends --important linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
+    as_user mkdir -p "$work/kernel"
+    (cd "$work/kernel" && apt-get download -q "$image" && dpkg -x "$image"_*.deb .)
+    common+=(CARBOY_MICROVM_KERNEL="$(echo "$work"/kernel/boot/vmlinuz-*)")
+}
+
 # install_gitea begins to build a Gitea server for tests, unless this machine has it. That
 # takes minutes, so it goes on beside the next steps, with what these leave of the
 # processors. await_gitea waits for it, and tells tests where it is.

@@ -20,9 +20,12 @@ func TestMain(m *testing.M) {
 }
 
 // needMachine skips the test unless a machine can run here. Without KVM the processor is
-// emulated, which the test's log says.
+// emulated, which the test's log says, and which takes long.
 func needMachine(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: starts virtual machines; -short leaves it out")
+	}
 	if (Backend{}).Check(t.Context()) == nil {
 		return
 	}
