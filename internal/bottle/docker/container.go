@@ -129,7 +129,7 @@ func (e *engine) create(ctx context.Context, spec *bottle.Spec, image string) (s
 		return "", fmt.Errorf("create the container: %w", err)
 	}
 	if r.ID == "" || strings.ContainsAny(r.ID, "/?#") {
-		return "", errors.New("Docker: the container has no id")
+		return "", errors.New("docker: the container has no id")
 	}
 	return r.ID, nil
 }
