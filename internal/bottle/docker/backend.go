@@ -230,7 +230,7 @@ func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 		return err
 	}
 	if !c.State.Running || c.State.Pid != x.pid.pid {
-		return errors.New("Docker: the container ended at once")
+		return errors.New("docker: the container ended at once")
 	}
 	if err := c.check(spec); err != nil {
 		return err

@@ -129,7 +129,7 @@ func (e *engine) create(ctx context.Context, spec *bottle.Spec, image string) (s
 		return "", fmt.Errorf("create the container: %w", err)
 	}
 	if r.ID == "" || strings.ContainsAny(r.ID, "/?#") {
-		return "", errors.New("Docker: the container has no id")
+		return "", errors.New("docker: the container has no id")
 	}
 	return r.ID, nil
 }
@@ -141,9 +141,15 @@ func (e *engine) start(ctx context.Context, id string) error {
 	return nil
 }
 
-// remove removes a container, running or not. One that is gone is no error.
+// remove removes a container, running or not, and returns when it is gone. One that was
+// gone is no error.
 func (e *engine) remove(ctx context.Context, id string) error {
 	err := e.call(ctx, http.MethodDelete, "/containers/"+id, url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
+	if !gone(err) {
+		return err
+	}
+	// The Engine may be removing it, since its first process has ended.
+	err = e.call(ctx, http.MethodPost, "/containers/"+id+"/wait", url.Values{"condition": {"removed"}}, nil, nil)
 	if gone(err) {
 		return nil
 	}

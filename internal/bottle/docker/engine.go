@@ -143,7 +143,7 @@ type engineError struct {
 	text   string
 }
 
-func (e *engineError) Error() string { return fmt.Sprintf("Docker: %s (%d)", e.text, e.status) }
+func (e *engineError) Error() string { return fmt.Sprintf("docker: %s (%d)", e.text, e.status) }
 
 // gone reports whether the Engine says that the thing is not there, or is going.
 func gone(err error) bool {
@@ -200,7 +200,7 @@ func (e *engine) call(ctx context.Context, method, path string, query url.Values
 		return err
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("Docker: answer to %s: %w", path, err)
+		return fmt.Errorf("docker: answer to %s: %w", path, err)
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ type process struct {
 
 func openProcess(pid int) (*process, error) {
 	if pid <= 1 {
-		return nil, errors.New("Docker: the container has no process")
+		return nil, errors.New("docker: the container has no process")
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

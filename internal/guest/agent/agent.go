@@ -80,7 +80,7 @@ func run(args []string) error {
 			_ = unix.Pause()
 		}
 	default:
-		return errors.New("usage: agent container | agent fd N | agent stdio | agent dial ADDRESS:PORT...")
+		return errors.New("usage: agent container | agent fd N | agent stdio | agent dial ADDRESS:PORT, one or more")
 	}
 	if err != nil {
 		return err
