@@ -52,7 +52,7 @@ prepare() {
     [ "$(id -u)" = 0 ] || fail 'needs root: it installs packages and tests both as root and as a user'
     command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
     command -v go >/dev/null || fail 'needs Go: https://go.dev/dl'
-    local want=(bash bubblewrap ca-certificates curl dbus-daemon debian-archive-keyring docker.io e2fsprogs gcc git iproute2 libc-bin libc6-dev make mmdebstrap openssh-client openssh-server openssl procps python3 python3-aiohttp python3-pytest python3-requests qemu-system-x86 runc tmux util-linux wget)
+    local want=(bash bubblewrap ca-certificates curl dbus-daemon debian-archive-keyring docker.io e2fsprogs gcc git iproute2 libc-bin libc6-dev make mmdebstrap openssh-client openssh-server openssl procps python3 python3-aiohttp python3-pytest python3-requests runc tmux util-linux wget)
     # Receipts are looked at in a browser; Ubuntu has none in a package.
     command -v chromium >/dev/null || command -v google-chrome >/dev/null || want+=(chromium)
     local missing=() p
@@ -119,7 +119,6 @@ install_parts() {
         echo 'npm, or its registry, cannot be reached from here, so NO real agent was run in a bottle,'
         echo "and the forges' clients were NOT held to GitHub's own descriptions"
     fi
-    install_kernel
     # carboy looks for BuildKit's client where a system's programs are.
     as_user CGO_ENABLED=0 go -C .ci/buildkit install -ldflags='-s -w' tool
     install -m 0755 "$work/bin/buildctl" /usr/local/bin/
@@ -131,10 +130,11 @@ install_parts() {
     as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
 }
 
-# install_kernel gets a kernel for micro-VMs out of its package: installed, it would be this
-# machine's own.
-install_kernel() {
+# install_microvm installs QEMU, and gets a kernel for micro-VMs out of its package: installed,
+# it would be this machine's own.
+install_microvm() {
     local package
+    apt-get install -q -y --no-install-recommends qemu-system-x86
     package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)
     [ -n "$package" ] || fail 'apt has no linux-image-cloud-amd64: the tests of micro-VMs need a kernel with virtio drivers'
     mkdir -p "$work/kernel"
@@ -142,17 +142,6 @@ install_kernel() {
         (cd "$work/kernel" && apt-get download -q "$package" && dpkg-deb -x ./*.deb . && rm ./*.deb)
     fi
     common+=(CARBOY_MICROVM_KERNEL="$(ls "$work"/kernel/boot/vmlinuz-*)")
-}
-
-# install_microvm installs QEMU, and unpacks Debian's kernel for clouds, with which this
-# machine need not boot.
-install_microvm() {
-    local image
-    apt-get install -q -y --no-install-recommends qemu-system-x86
-    image=$(apt-cache depends --important linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
-    as_user mkdir -p "$work/kernel"
-    (cd "$work/kernel" && apt-get download -q "$image" && dpkg -x "$image"_*.deb .)
-    common+=(CARBOY_MICROVM_KERNEL="$(echo "$work"/kernel/boot/vmlinuz-*)")
 }
 
 # install_gitea begins to build a Gitea server for tests, unless this machine has it. That

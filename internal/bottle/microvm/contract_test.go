@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func needMachine(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("SKIPPED: starts virtual machines; -short leaves it out")
+		t.Skip("SKIPPED: virtual machines, often emulated ones; -short leaves them out")
 	}
 	if (Backend{}).Check(t.Context()) == nil {
 		return
@@ -145,9 +145,6 @@ func smallBackend(t testing.TB) bottle.Backend {
 }
 
 func TestContract(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a virtual machine, often an emulated one, for each test of the contract: leave out -short")
-	}
 	b := smallBackend(t)
 	bottletest.Run(t, func() bottle.Backend { return b })
 }
