@@ -239,12 +239,14 @@ func (s *suite) cycle(t *testing.T) []testenv.Process {
 }
 
 // processes returns the bottle's processes on the host: this process's descendants, and
-// those of the posture, which a service may have started.
+// those of the posture, which a service may have started. A posture may have numbers of
+// another namespace: what is older than this process is none of the bottle's.
 func (b *box) processes() []testenv.Process {
 	b.t.Helper()
 	out := testenv.Descendants(b.t, os.Getpid())
+	self, _ := testenv.ReadProcess(os.Getpid())
 	for _, p := range b.Posture().Processes {
-		if x, ok := testenv.ReadProcess(p.PID); ok {
+		if x, ok := testenv.ReadProcess(p.PID); ok && len(x.Start) >= len(self.Start) && x.Start > self.Start { // clock ticks since the boot
 			out = append(out, x)
 			out = append(out, testenv.Descendants(b.t, p.PID)...)
 		}
