@@ -55,6 +55,9 @@ func newBackend(t testing.TB) (Backend, string) {
 
 // TestContract holds the backend to the contract, on the program that stands in for smolvm.
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: the whole contract on a stand-in; -short leaves it out")
+	}
 	b, _ := newBackend(t)
 	const cgroups = "the stand-in's machines have no control groups, which the real ones have"
 	bottletest.RunWithout(t, func() bottle.Backend { return b }, map[string]string{
