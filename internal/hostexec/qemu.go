@@ -4,12 +4,13 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 )
 
 // qemuOptions are the options of QEMU that a micro-VM needs, each with what may follow
 // it; nil: nothing follows. All that it opens are inherited descriptors and two files of
 // its own root, so no option names a file of this machine, a network or a program.
-var qemuOptions = map[string]*regexp.Regexp{
+var qemuOptions = map[string]func() *regexp.Regexp{
 	"-M":              whole(`microvm(,(acpi|pit|pic|rtc)=(on|off))*`),
 	"-accel":          whole(`kvm|tcg(,thread=multi)?`),
 	"-cpu":            whole(`max|host(,-arch-capabilities)?`),
@@ -42,8 +43,11 @@ const (
 	SealedInitrd = "/vm/initrd"
 )
 
-// whole compiles a pattern of a whole value.
-func whole(pattern string) *regexp.Regexp { return regexp.MustCompile(`^(?:` + pattern + `)$`) }
+// whole returns a function that compiles the pattern of a whole value when it is first
+// called.
+func whole(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:` + pattern + `)$`) })
+}
 
 // qemuSandbox must be among the options, so that QEMU filters its own system calls.
 const qemuSandbox = "-sandbox"
@@ -58,7 +62,7 @@ func prepareQemu(c *call) error {
 		if value == nil {
 			continue
 		}
-		if i++; i == len(c.args) || !value.MatchString(c.args[i]) {
+		if i++; i == len(c.args) || !value().MatchString(c.args[i]) {
 			return refuse(c.program, reasonArgument, "what follows %s is not on its list", option)
 		}
 	}
@@ -82,7 +86,7 @@ var mke2fsSize = whole(`[1-9][0-9]{0,14}k`)
 
 func prepareMke2fs(c *call) error {
 	n := len(mke2fsForm)
-	if len(c.args) != n+2 || !slices.Equal(c.args[:n], mke2fsForm) || !cleanAbsolute(c.args[n]) || !mke2fsSize.MatchString(c.args[n+1]) {
+	if len(c.args) != n+2 || !slices.Equal(c.args[:n], mke2fsForm) || !cleanAbsolute(c.args[n]) || !mke2fsSize().MatchString(c.args[n+1]) {
 		return refuse(c.program, reasonArgument, "arguments are not its one form")
 	}
 	c.argv = c.args

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -15,7 +14,7 @@ import (
 const SmolvmGuest = "/carboy/bin/agent"
 
 // smolvmName matches the names of carboy's machines. Others are never touched.
-var smolvmName = regexp.MustCompile(`^carboy-[a-z0-9][a-z0-9-]{0,40}$`)
+var smolvmName = whole(`carboy-[a-z0-9][a-z0-9-]{0,40}`)
 
 // smolvmDirs are the places where smolvm's packages and its installer put the program
 // itself. What they put on PATH is a shell script beside it.
@@ -47,7 +46,7 @@ var smolvmForms = map[string]func(args []string) bool{
 	},
 }
 
-func smolvmNamed(args []string) bool { return args[0] == "--name" && smolvmName.MatchString(args[1]) }
+func smolvmNamed(args []string) bool { return args[0] == "--name" && smolvmName().MatchString(args[1]) }
 
 // smolvmCreate accepts a machine without an image, whose directories of the host are
 // read-only, and which may reach one loopback address and asks that address for names.

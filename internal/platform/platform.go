@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/bottle/userns"
 )
@@ -65,7 +66,7 @@ var forbidding = []Setting{
 }
 
 // release finds the kernel's release in /proc/version.
-var release = regexp.MustCompile(`^Linux version (\S{1,200})`)
+var release = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^Linux version (\S{1,200})`) })
 
 // Read describes the system with this root directory, which is / but in tests. What can't
 // be read counts as absent.
@@ -85,7 +86,7 @@ func Read(root string) System {
 	}
 	s := System{Name: "Linux"}
 	version := read("proc/version")
-	if m := release.FindStringSubmatch(version); m != nil {
+	if m := release().FindStringSubmatch(version); m != nil {
 		s.Kernel = m[1]
 	}
 	for line := range strings.Lines(read("etc/os-release")) {
