@@ -183,7 +183,7 @@ func TestJudge(t *testing.T) {
 // not looked at: that it was is.
 func TestGatewayBench(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a quarter of a minute; -short leaves it out")
+		t.Skip("SKIPPED: takes a quarter of a minute; -short leaves it out")
 	}
 	o := &options{rounds: 1, gateway: true, busy: 200 * time.Millisecond, bulk: 1, conns: 40}
 	g, err := newGatewayBench(t.Context(), o, testWriter{t})
@@ -231,7 +231,7 @@ func TestGatewayBench(t *testing.T) {
 // .ci/run, where it is alone on the machine.
 func TestSoakFails(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a quarter of a minute; -short leaves it out")
+		t.Skip("SKIPPED: takes a quarter of a minute; -short leaves it out")
 	}
 	const leak = "descriptors"
 	var out bytes.Buffer

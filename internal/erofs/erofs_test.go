@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // found is a file that was read from an image.
@@ -247,20 +249,18 @@ func TestTree(t *testing.T) {
 
 // TestKernelReads: the kernel mounts an image and finds the same tree.
 func TestKernelReads(t *testing.T) {
-	mount, err := exec.LookPath("mount")
-	if err != nil || os.Geteuid() != 0 {
-		t.Skip("mounting needs root and mount(8): another test reads images too")
-	}
+	testenv.Root(t)
+	mount := testenv.Need(t, "mount", "apt-get install mount")
 	dir := sample(t)
 	must(t, os.Chmod(dir+"/setuid", 0o755))
 	var b Builder
-	_, err = b.Tree("/", open(t, dir), TreeOptions{})
+	_, err := b.Tree("/", open(t, dir), TreeOptions{})
 	must(t, err)
 	must(t, b.Dir("/hides", Attr{Mode: 0o750, Opaque: true}), b.File("/hides/made", []byte("made"), Attr{Mode: 0o640, UID: 70000, GID: 5}))
 	at := t.TempDir()
 	if out, err := exec.Command(mount, "-t", "erofs", "-o", "loop,ro", create(t, &b), at).CombinedOutput(); err != nil {
 		if fsTypes, _ := os.ReadFile("/proc/filesystems"); !bytes.Contains(fsTypes, []byte("erofs")) {
-			t.Skipf("this kernel has no erofs (modprobe erofs): %v, %s", err, out)
+			testenv.Missing(t, "a kernel with erofs", "modprobe erofs")
 		}
 		t.Fatalf("mount: %v, %s", err, out)
 	}
@@ -484,7 +484,7 @@ func TestChangesWhileReading(t *testing.T) {
 // TestUnreadable: what this process may not read has no content and no permissions.
 func TestUnreadable(t *testing.T) {
 	if os.Geteuid() == 0 {
-		t.Skip("root may read everything")
+		t.Skip("SKIPPED: root may read everything; an ordinary user's run has this")
 	}
 	dir := t.TempDir()
 	must(t,

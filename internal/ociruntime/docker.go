@@ -109,10 +109,10 @@ func valueOf(list []member, name string) json.RawMessage {
 	return nil
 }
 
-// daemon is what a daemon.json says.
+// daemon holds the settings of a daemon.json.
 type daemon struct {
 	all, runtimes []member
-	// path is that of the runtime of our name; empty: there is none.
+	// path leads to the program of the runtime named Name. It is empty if there is none.
 	path      string
 	byDefault string // the default runtime
 }
