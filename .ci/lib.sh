@@ -7,6 +7,7 @@ readonly govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 readonly user=carboy-ci
 spread=-p=$((2 * $(nproc))) # for go test: tests of bottles wait, too; more take longer
 readonly spread
+readonly goflags='-buildvcs=false -modcacherw -mod=readonly -vet=off -ldflags=-w'
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly here
@@ -80,7 +81,9 @@ prepare() {
     fi
     mkdir -p "$work"/{src,mod,cache,bin,log,memory}
     chmod 755 "$work"
-    mount -t tmpfs -o mode=1777 tmpfs "$work/memory" # for tests of which others run on a disk
+    # For tests of which others run on a disk, and for the tests' programs: from large pages
+    # each of their processes starts in four fifths of the time.
+    mount -t tmpfs -o mode=1777,huge=always tmpfs "$work/memory" 2>/dev/null || mount -t tmpfs -o mode=1777 tmpfs "$work/memory"
     tar -C "$here" --exclude=./.git --exclude=./dist -cf - . | tar -C "$work/src" -xf -
     chown -R "$user": "$work"
     cd "$work/src"
@@ -89,7 +92,7 @@ prepare() {
     # Vet is a step of its own: for each way to build, go test would vet all dependencies anew.
     common=(PATH="$goroot/bin:$work/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" LANG=C.UTF-8
         GOMODCACHE="$work/mod" GOCACHE="$work/cache" GOBIN="$work/bin" GOTOOLCHAIN=local
-        GOFLAGS='-buildvcs=false -modcacherw -mod=readonly -vet=off' GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" CARBOY_CI=1)
+        GOTMPDIR="$work/memory" GOFLAGS="$goflags" GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" CARBOY_CI=1)
     agents= # where real agents are, when they could be installed
     go version
     nproc

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +42,11 @@ func seal(t *testing.T, s Sealed) string {
 		p.Kill()
 		t.Fatalf("a sealed script does not end: %q", p.Output())
 	}
-	return p.Output()
+	return blind.ReplaceAllString(p.Output(), "")
 }
+
+// blind is what the race detector's runtime says in the helper, which sees no /proc.
+var blind = regexp.MustCompile(`(?m)^==\d+==WARNING: reading executable name failed .*\n`)
 
 func TestSealedRoot(t *testing.T) {
 	dir := t.TempDir()
