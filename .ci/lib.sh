@@ -48,14 +48,6 @@ step() {
     if [ -n "$1" ]; then printf '\n=== %s\n' "$1"; fi
 }
 
-readonly thp=/sys/kernel/mm/transparent_hugepage/enabled
-thp_was=
-
-clear_up() {
-    umount -l "$work/memory" || true
-    if [ -n "$thp_was" ]; then echo "$thp_was" >"$thp"; fi
-}
-
 # prepare installs what the tests use, makes the user, and copies the source to where
 # that user builds it. It sets work, common and agents, for as_user and as_root. Where work
 # is set before, that directory is kept when the run ends, and an earlier run's is used.
@@ -82,18 +74,12 @@ prepare() {
         echo 0 >$restrict
     fi
 
-    # Debian's own kernel has this, and some machines do not: without it a bottle's start
-    # takes half as much again of the processor.
-    if [ -w "$thp" ]; then
-        thp_was=$(sed 's/.*\[\(.*\)\].*/\1/' "$thp")
-        echo always >"$thp"
-    fi
     # One directory for everything, so that root and the user share what is built.
     if [ -z "${work-}" ]; then
         work=$(mktemp -d /var/tmp/carboy-ci.XXXXXX)
-        trap 'clear_up; rm -rf --one-file-system "$work"' EXIT
+        trap 'umount -l "$work/memory" || true; rm -rf --one-file-system "$work"' EXIT
     else
-        trap clear_up EXIT
+        trap 'umount -l "$work/memory" || true' EXIT
     fi
     mkdir -p "$work"/{src,mod,cache,bin,log,memory}
     chmod 755 "$work"
