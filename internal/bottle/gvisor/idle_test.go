@@ -18,7 +18,7 @@ func TestIdleMemory(t *testing.T) {
 	if out, st := m.run("/bin/sh", "-c", "echo first"); st.ExitCode() != 0 || out != "first\n" {
 		t.Fatalf("%v %q", st, out)
 	}
-	const most = 26 << 20
+	const most = 34 << 20 // it takes 28 where transparent huge pages are for all, and 16 elsewhere
 	shim := m.b.(*box).cmd.Process.Pid
 	var now int64
 	small := func() bool { now = share(t, shim); return now < most }
