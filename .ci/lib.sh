@@ -9,7 +9,6 @@ readonly user=carboy-ci
 # files where TMPDIR says, not beside their programs.
 spread=("-p=$((2 * $(nproc)))" '-exec=env -u GOTMPDIR')
 readonly spread
-readonly goflags='-buildvcs=false -modcacherw -mod=readonly -vet=off -ldflags=-w'
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly here
@@ -94,7 +93,7 @@ prepare() {
     # Vet is a step of its own: for each way to build, go test would vet all dependencies anew.
     common=(PATH="$goroot/bin:$work/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" LANG=C.UTF-8
         GOMODCACHE="$work/mod" GOCACHE="$work/cache" GOBIN="$work/bin" GOTOOLCHAIN=local
-        GOTMPDIR="$work/memory" GOFLAGS="$goflags" GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" CARBOY_CI=1)
+        GOTMPDIR="$work/memory" GOFLAGS='-buildvcs=false -modcacherw -mod=readonly -vet=off -ldflags=-w' GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" CARBOY_CI=1)
     agents= # where real agents are, when they could be installed
     go version
     nproc

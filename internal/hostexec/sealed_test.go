@@ -45,7 +45,7 @@ func seal(t *testing.T, s Sealed) string {
 	return blind.ReplaceAllString(p.Output(), "")
 }
 
-// blind is what the race detector's runtime says in the helper, which sees no /proc.
+// blind matches the line that the race detector's runtime writes where there is no /proc.
 var blind = regexp.MustCompile(`(?m)^==\d+==WARNING: reading executable name failed .*\n`)
 
 func TestSealedRoot(t *testing.T) {

@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(125)
 		}
-		syscall.Exit(act(os.Args[1], os.Args[2:])) // with no word of a coverage's runtime
+		// os.Exit would have the runtime of go test -cover write a warning.
+		syscall.Exit(act(os.Args[1], os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

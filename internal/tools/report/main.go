@@ -33,7 +33,6 @@ type result struct {
 	failed  []string
 	skipped map[string]string // with the reason
 	passed  map[string]bool
-	begun   map[string]bool
 	stray   []string // lines that are no events, and what the compiler says
 }
 
@@ -85,7 +84,7 @@ func read(name string) (*result, error) {
 		return nil, err
 	}
 	defer f.Close()
-	r := &result{output: map[string][]string{}, skipped: map[string]string{}, passed: map[string]bool{}, begun: map[string]bool{}}
+	r := &result{output: map[string][]string{}, skipped: map[string]string{}, passed: map[string]bool{}}
 	in := bufio.NewScanner(f)
 	in.Buffer(nil, 64<<20)
 	for in.Scan() {
@@ -102,7 +101,6 @@ func read(name string) (*result, error) {
 func (r *result) add(e event) {
 	key := e.Package + " " + e.Test
 	line := strings.TrimSuffix(e.Output, "\n")
-	r.begun[key] = true
 	switch {
 	case e.Action == "build-output":
 		r.stray = append(r.stray, line)
@@ -140,12 +138,13 @@ func (r *result) failures(out io.Writer) {
 	}
 }
 
-// saw reports whether a run passed a test, or, without beginning this part, the whole of it: a
+// saw reports whether a run passed a test, or the whole test without skipping this part: a
 // test of what is installed has no parts for the rest.
 func (r *result) saw(key string) bool {
-	whole, _, part := strings.Cut(key[strings.Index(key, " "):], "/")
-	whole = key[:strings.Index(key, " ")] + whole
-	return r.passed[key] || part && !r.begun[key] && r.passed[whole] && r.skipped[whole] == ""
+	pkg, test, _ := strings.Cut(key, " ")
+	whole, _, _ := strings.Cut(test, "/")
+	_, skipped := r.skipped[key]
+	return r.passed[key] || !skipped && r.passed[pkg+" "+whole]
 }
 
 // unseen returns the tests that some run skipped and none passed, sorted, as "PACKAGE TEST:
