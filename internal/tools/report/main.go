@@ -107,15 +107,31 @@ func (r *result) add(e event) {
 	case e.Action == "output" && e.Test == "" && isResult(line):
 		r.lines = append(r.lines, line)
 	case e.Action == "output":
-		r.output[key] = append(r.output[key], line)
+		r.output[key] = appendOutput(r.output[key], e.Output)
 	case e.Action == "fail":
 		r.failed = append(r.failed, key)
 	case e.Action == "skip" && e.Test != "":
-		r.skipped[key] = strings.Join(r.output[key], " ")
+		r.skipped[key] = strings.ReplaceAll(strings.TrimSuffix(strings.Join(r.output[key], ""), "\n"), "\n", " ")
 	case e.Action == "pass":
 		r.passed[key] = true
 		delete(r.output, key)
 	}
+}
+
+// appendOutput appends what a test printed to its lines: go test prints a long line in pieces. Of each
+// line it keeps the beginning.
+func appendOutput(lines []string, piece string) []string {
+	const width = 4 << 10
+	n := len(lines)
+	switch {
+	case n == 0 || strings.HasSuffix(lines[n-1], "\n"):
+		return append(lines, piece)
+	case len(lines[n-1]) < width:
+		lines[n-1] += piece
+	case strings.HasSuffix(piece, "\n"):
+		lines[n-1] += "...\n"
+	}
+	return lines
 }
 
 func isResult(line string) bool {
@@ -134,7 +150,7 @@ func (r *result) failures(out io.Writer) {
 			fmt.Fprintf(out, "(%d lines before)\n", n)
 			said = said[n:]
 		}
-		fmt.Fprintf(out, "FAILED %s\n\t%s\n", key, strings.Join(said, "\n\t"))
+		fmt.Fprintf(out, "FAILED %s\n\t%s\n", key, strings.TrimSuffix(strings.Join(said, "\t"), "\n"))
 	}
 }
 

@@ -42,6 +42,11 @@ func TestReport(t *testing.T) {
 	for i := range 500 {
 		long += fmt.Sprintf("{\"Action\":\"output\",\"Package\":\"m/a\",\"Test\":\"TestA\",\"Output\":\"line %d\\n\"}\n", i)
 	}
+	pieces := ""
+	for range 30 {
+		pieces += fmt.Sprintf("{\"Action\":\"output\",\"Package\":\"m/a\",\"Test\":\"TestA\",\"Output\":\"%s\"}\n", strings.Repeat("x", 1000))
+	}
+	pieces += "{\"Action\":\"output\",\"Package\":\"m/a\",\"Test\":\"TestA\",\"Output\":\"x\\n\"}\n"
 	for _, c := range []struct {
 		flag  string
 		files []string
@@ -54,6 +59,7 @@ func TestReport(t *testing.T) {
 		{"", []string{passes + "panic: no event\n"}, 1, "panic: no event\n"},
 		{"", []string{""}, 1, "="},
 		{"", []string{long + fails}, 1, "(101 lines before)\nFAILED m/a TestA\n\tline 101\n"},
+		{"", []string{pieces + fails}, 1, "FAILED m/a TestA\n\t" + strings.Repeat("x", 5000) + "...\n\ta_test.go:3: why\n"},
 		{"-ok", []string{fails}, 1, "=FAIL\tm/a\t0.1s\n"},
 		{"-skipped", []string{skips, passes}, 0, "=every test ran at least once\n"},
 		{"-skipped", []string{skips, skips}, 1, "=skipped in every run: m/a TestA: needs root\n"},
