@@ -32,8 +32,7 @@ type Attr struct {
 //
 // It is not safe for concurrent use.
 type Builder struct {
-	root  *node
-	trees []*tree
+	root *node
 }
 
 // node is one file of the image.
@@ -49,6 +48,7 @@ type node struct {
 	size     int64   // of a file
 	tree     *tree   // where a file's content is, or nil
 	rel      string  // its path there
+	shut     bool    // it may not be read
 	same     *node   // the file of which this is another name, or nil
 
 	links  uint32
@@ -148,18 +148,6 @@ func (b *Builder) Dir(p string, a Attr) error {
 		at.put(n)
 	}
 	n.set(unix.S_IFDIR, a)
-	return nil
-}
-
-// Empty removes what is in a directory.
-func (b *Builder) Empty(p string) error {
-	at, name, err := b.parent(p)
-	if err != nil {
-		return err
-	}
-	if n := at.kid(name); n != nil {
-		n.kids = nil
-	}
 	return nil
 }
 

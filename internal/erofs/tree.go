@@ -18,6 +18,11 @@ import (
 type TreeOptions struct {
 	// Owner maps the ids of a file; nil keeps them.
 	Owner func(uid, gid uint32) (uint32, uint32)
+	// Readable reports whether a file or directory may be read inside. Whoever has the
+	// image has all of it, so what may not is left empty. Nil: it may be.
+	Readable func(mode, uid, gid uint32) bool
+	// Empty are directories whose contents are left out, by their paths in the tree.
+	Empty []string
 	// Opaque marks the tree's directory, see Attr.
 	Opaque bool
 }
@@ -34,8 +39,10 @@ type tree struct {
 
 // Tree adds the directory or regular file that from refers to, at p, in place of what
 // is there. It follows no links. Set-id bits, devices and attributes beyond Attr are
-// left out; what this process may not read is empty and has no permissions. Tree reads
-// directories now and files in [Builder.Write], so from must stay open until then.
+// left out; what may not be read, by this process or inside, is empty and has no
+// permissions. Tree reads
+// directories now and files in [Builder.Write], so from must stay open until then. A path
+// that is too long for the system's calls is an error.
 //
 // The digest that it returns changes if any file of the tree does: it covers names,
 // attributes, and times of change, not contents.
@@ -51,7 +58,9 @@ func (b *Builder) Tree(p string, from *os.File, o TreeOptions) (digest [32]byte,
 		t.file = true
 		n = t.node("", ".", &st)
 	case unix.S_IFDIR:
-		n = t.node("", ".", &st)
+		if n = t.node("", ".", &st); n.shut {
+			break
+		}
 		fd, err := openBelow(from, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return digest, &os.PathError{Op: "open", Path: from.Name(), Err: err}
@@ -62,7 +71,6 @@ func (b *Builder) Tree(p string, from *os.File, o TreeOptions) (digest [32]byte,
 	default:
 		return digest, fmt.Errorf("%s is neither a directory nor a regular file", from.Name())
 	}
-	b.trees = append(b.trees, t)
 	n.opaque = o.Opaque && n.dir()
 	if p == "/" {
 		if !n.dir() {
@@ -101,7 +109,9 @@ func (t *tree) node(name, rel string, st *unix.Stat_t) *node {
 	if t.opt.Owner != nil {
 		n.uid, n.gid = t.opt.Owner(n.uid, n.gid)
 	}
-	if n.mode&unix.S_IFMT == unix.S_IFREG {
+	if kind := n.mode & unix.S_IFMT; kind != unix.S_IFLNK && t.opt.Readable != nil && !t.opt.Readable(st.Mode, st.Uid, st.Gid) {
+		n.mode, n.shut = kind, true
+	} else if kind == unix.S_IFREG {
 		n.size, n.tree, n.rel = st.Size, t, rel
 	}
 	var b [80]byte
@@ -147,6 +157,9 @@ func (t *tree) kid(d *os.File, name, rel string) (*node, error) {
 		}
 		return nil, &os.PathError{Op: "stat", Path: rel, Err: err}
 	}
+	if len(rel) >= unix.PathMax {
+		return nil, fmt.Errorf("the path %.100q… has more than %d bytes: remove or rename what is there", rel, unix.PathMax-1)
+	}
 	n := t.node(name, rel, &st)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -166,6 +179,9 @@ func (t *tree) kid(d *os.File, name, rel string) (*node, error) {
 		n.text, n.size = to, int64(len(to))
 		t.sum.Write(to)
 	case unix.S_IFDIR:
+		if n.shut || slices.Contains(t.opt.Empty, rel) {
+			return n, nil
+		}
 		next, err := openBelow(d, name, unix.O_RDONLY|unix.O_DIRECTORY)
 		if errors.Is(err, unix.EACCES) {
 			n.mode &= unix.S_IFMT

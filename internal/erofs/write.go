@@ -2,6 +2,7 @@ package erofs
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,8 +10,11 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/sparse"
 )
 
 // The format is the kernel's: fs/erofs/erofs_fs.h. Each inode has 64 bytes; what is at
@@ -33,17 +37,22 @@ const (
 	opaqueXattrs = 32 // bytes, see writeOpaque
 )
 
-// Write writes the image to f, from its beginning. Call it once. f should be empty: what the image
-// leaves out is not overwritten. A file that becomes shorter while it is read is
-// continued with zeros.
-func (b *Builder) Write(f *os.File) error {
+// Write writes the image to f, from its beginning. Call it once. f must be empty: what the
+// image leaves out, such as files' holes, is not overwritten. A file that becomes shorter
+// while it is read is continued with zeros. Write returns ctx's error when that ends.
+func (b *Builder) Write(ctx context.Context, f *os.File) error {
 	l := &layout{pos: firstInode}
 	if err := l.place(b.top(), nil); err != nil {
 		return err
 	}
-	l.blocks()
+	if err := l.blocks(); err != nil {
+		return err
+	}
 	w := &writer{f: f, buf: bufio.NewWriterSize(io.NewOffsetWriter(f, firstInode), 1<<20), pos: firstInode}
 	for i, n := range l.nodes {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if err := w.inode(n, l.parents[i], uint32(i+1)); err != nil {
 			return err
 		}
@@ -55,7 +64,7 @@ func (b *Builder) Write(f *os.File) error {
 		if n.inline || n.length == 0 {
 			continue
 		}
-		if err := w.data(n, l.parents[i]); err != nil {
+		if err := w.data(ctx, n, l.parents[i]); err != nil {
 			return err
 		}
 	}
@@ -87,9 +96,6 @@ func (l *layout) place(n, parent *node) error {
 		n.length = dirLength(n)
 	} else {
 		n.length = n.size
-	}
-	if n.length < 0 || n.length > math.MaxInt64-blockSize {
-		return fmt.Errorf("erofs: %.200q has %d bytes", n.name, n.length)
 	}
 	need := int64(inodeSize)
 	if n.opaque {
@@ -133,14 +139,19 @@ func (n *node) otherName() bool {
 }
 
 // blocks gives data their blocks, after the inodes.
-func (l *layout) blocks() {
-	l.next = uint32((l.pos + blockSize - 1) / blockSize)
+func (l *layout) blocks() error {
+	next := (l.pos-1)/blockSize + 1
 	for _, n := range l.nodes {
-		if !n.inline && n.length > 0 {
-			n.block = l.next
-			l.next += uint32((n.length + blockSize - 1) / blockSize)
+		if n.inline || n.length == 0 {
+			continue
+		}
+		n.block = uint32(next)
+		if next += (n.length-1)/blockSize + 1; n.length < 0 || next > math.MaxUint32 {
+			return fmt.Errorf("erofs: with the %d bytes of %.200q the image has more than 16 TiB: leave that file out", n.length, n.name)
 		}
 	}
+	l.next = uint32(next)
+	return nil
 }
 
 // dirent is one entry of a directory.
@@ -164,18 +175,8 @@ func entries(n, parent *node) []dirent {
 		}
 		out = append(out, dirent{kid.name, to})
 	}
-	slices.SortFunc(out, func(a, b dirent) int { return compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
 	return out
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // split returns how many of the entries fit into one block, and their bytes.
@@ -335,7 +336,7 @@ func (w *writer) lockUnreadable(n *node) error {
 }
 
 // data writes what has blocks of its own.
-func (w *writer) data(n, parent *node) error {
+func (w *writer) data(ctx context.Context, n, parent *node) error {
 	at := int64(n.block) * blockSize
 	switch {
 	case n.dir():
@@ -350,11 +351,7 @@ func (w *writer) data(n, parent *node) error {
 		return err
 	}
 	defer f.Close()
-	if _, err := w.f.Seek(at, io.SeekStart); err != nil {
-		return err
-	}
-	// The kernel copies by itself where both file systems let it.
-	if _, err := io.Copy(w.f, io.LimitReader(f, n.length)); err != nil {
+	if err := sparse.Copy(ctx, w.f, at, f, n.length); err != nil {
 		return &os.PathError{Op: "copy", Path: n.rel, Err: err}
 	}
 	return nil

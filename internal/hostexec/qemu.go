@@ -11,28 +11,25 @@ import (
 // it; nil: nothing follows. All that it opens are inherited descriptors and two files of
 // its own root, so no option names a file of this machine, a network or a program.
 var qemuOptions = map[string]func() *regexp.Regexp{
-	"-M":              whole(`microvm(,(acpi|pit|pic|rtc)=(on|off))*`),
-	"-accel":          whole(`kvm|tcg(,thread=multi)?`),
-	"-cpu":            whole(`max|host(,-arch-capabilities)?`),
+	"-M":              whole(`microvm`),
+	"-accel":          whole(`kvm|tcg,thread=multi`),
+	"-cpu":            whole(`(max|host),-vmx,-svm,pmu=off`),
 	"-m":              whole(`[1-9][0-9]{0,7}`),
 	"-smp":            whole(`[1-9][0-9]{0,2}`),
 	"-no-reboot":      nil,
 	"-nodefaults":     nil,
 	"-no-user-config": nil,
-	"-S":              nil,
 	"-display":        whole(`none`),
 	"-global":         whole(`virtio-mmio\.force-legacy=false`),
 	"-kernel":         whole(regexp.QuoteMeta(SealedKernel)),
 	"-initrd":         whole(regexp.QuoteMeta(SealedInitrd)),
 	"-append":         whole(`[a-zA-Z0-9=,._ -]{0,500}`),
 	"-add-fd":         whole(`fd=[0-9]{1,3},set=[0-9]{1,3}`),
-	"-blockdev":       whole(`driver=(file|raw),node-name=[a-z0-9]{1,20},(filename=/dev/fdset/[0-9]{1,3}|file=[a-z0-9]{1,20})(,(read-only|auto-read-only|locking|cache\.no-flush|discard)=(on|off|unmap))*`),
+	"-blockdev":       whole(`driver=(file|raw),node-name=[a-z0-9]{1,20},(filename=/dev/fdset/[0-9]{1,3}|file=[a-z0-9]{1,20})(,(read-only|locking|cache\.no-flush|discard)=(on|off|unmap))*`),
 	"-netdev":         whole(`dgram,id=[a-z0-9]{1,20},local\.type=fd,local\.str=[0-9]{1,3}`),
-	"-device":         whole(`virtio-(net|serial|blk|rng)-device(,(netdev|drive|mac|host_mtu|serial|id|rng|max_ports)=[a-z0-9:]{1,20})*|virtserialport,chardev=[a-z0-9]{1,20},name=[a-z0-9]{1,20}`),
+	"-device":         whole(`virtio-(net|serial|blk)-device(,(netdev|drive|mac|host_mtu|serial)=[a-z0-9:]{1,20})*|virtserialport,chardev=[a-z0-9]{1,20},name=[a-z0-9]{1,20}`),
 	"-chardev":        whole(`socket,id=[a-z0-9]{1,20},fd=[0-9]{1,3}|stdio,id=[a-z0-9]{1,20},signal=off`),
-	"-serial":         whole(`chardev:[a-z0-9]{1,20}|none`),
-	"-mon":            whole(`chardev=[a-z0-9]{1,20},mode=control`),
-	"-incoming":       whole(`defer`),
+	"-serial":         whole(`chardev:[a-z0-9]{1,20}`),
 	"-sandbox":        whole(`on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny`),
 }
 
@@ -70,6 +67,8 @@ func prepareQemu(c *call) error {
 		return refuse(c.program, reasonArgument, "%s is missing", qemuSandbox)
 	}
 	c.argv = c.args
+	// Each arena of the C library takes 64 MiB of the address space, which is limited.
+	c.env = []string{"MALLOC_ARENA_MAX=4"}
 	return nil
 }
 

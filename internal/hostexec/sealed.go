@@ -27,8 +27,10 @@ const sealedArg0 = "carboy-sealed"
 
 // Sealed describes a program that runs in namespaces of its own: of users, mounts,
 // processes, IPC, host names, networks and control groups. It has no capabilities and
-// can't gain any. It finds the system's programs and libraries at "/", /dev/null, the
-// binds, and nothing else, all of it read-only.
+// can't gain any, and a filter keeps from it the system calls by which programs attack a
+// kernel. It finds the system's programs and libraries at "/", without settings that can
+// hold credentials, /dev/null, the binds, and nothing else, all of it read-only. It inherits
+// Files and no other descriptor.
 type Sealed struct {
 	Program Program
 	Args    []string
@@ -38,7 +40,17 @@ type Sealed struct {
 	// Files become its descriptors 3, 4 and so on. They stay the caller's.
 	Files []*os.File
 	// Binds are further files, directories and devices.
-	Binds []Bind
+	Binds  []Bind
+	Limits SealedLimits
+}
+
+// SealedLimits bound what a sealed program takes of this machine. All but FileSize must be
+// above zero.
+type SealedLimits struct {
+	Memory   uint64 // of its address space, bytes
+	FileSize uint64 // up to which it can make a file, bytes
+	Files    uint64 // descriptors
+	Threads  uint64
 }
 
 // Bind is a path of this machine that a sealed program finds at another one.
@@ -56,10 +68,12 @@ var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store
 
 // sealedOrder goes from StartSealed to the process that becomes the program.
 type sealedOrder struct {
-	Path  string
-	Argv  []string
-	Env   []string
-	Binds []sealedBind
+	Path   string
+	Argv   []string
+	Env    []string
+	Binds  []sealedBind
+	Files  int // the program's own, from descriptor 3 on
+	Limits SealedLimits
 }
 
 type sealedBind struct {
@@ -70,6 +84,7 @@ type sealedBind struct {
 
 // SealedProcess is a running sealed program. Its methods are safe for concurrent use.
 type SealedProcess struct {
+	mu     sync.Mutex // held until cmd is started
 	cmd    *exec.Cmd
 	output *tailBuffer
 	done   chan struct{}
@@ -79,7 +94,7 @@ type SealedProcess struct {
 // after that, such as making the namespace's mounts, ends the process, and Output says
 // it. Close of the Runner kills it.
 func (r *Runner) StartSealed(ctx context.Context, s Sealed) (*SealedProcess, error) {
-	spec, loc, argv, err := r.admitSealed(&s)
+	spec, loc, c, err := r.admitSealed(&s)
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +118,16 @@ func (r *Runner) StartSealed(ctx context.Context, s Sealed) (*SealedProcess, err
 			next++
 		}
 	}
-	env, _ := chooseEnv(spec, nil, nil)
-	text, err := json.Marshal(sealedOrder{Path: loc.path, Argv: append([]string{loc.path}, argv...), Env: env, Binds: binds})
+	env, _ := chooseEnv(spec, nil, c.env)
+	text, err := json.Marshal(sealedOrder{
+		Path: loc.path, Argv: append([]string{loc.path}, c.argv...), Env: env, Binds: binds, Files: len(s.Files), Limits: s.Limits,
+	})
 	if err != nil {
 		return nil, err
 	}
 	p := &SealedProcess{output: &tailBuffer{}, done: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	id, err := r.register(spec.name, "/", func(Outcome) { p.Kill() })
 	if err != nil {
 		return nil, err
@@ -126,7 +145,7 @@ func (r *Runner) StartSealed(ctx context.Context, s Sealed) (*SealedProcess, err
 }
 
 // admitSealed makes the checks that Run makes for its commands.
-func (r *Runner) admitSealed(s *Sealed) (*spec, *location, []string, error) {
+func (r *Runner) admitSealed(s *Sealed) (*spec, *location, *call, error) {
 	name := s.Program.String()
 	if r == nil || r.programs == nil {
 		return nil, nil, nil, refuse(name, reasonClosed, "runner was not made by New")
@@ -137,6 +156,9 @@ func (r *Runner) admitSealed(s *Sealed) (*spec, *location, []string, error) {
 	}
 	if os.Geteuid() == 0 && (s.UID <= 0 || s.GID <= 0) {
 		return nil, nil, nil, refuse(name, reasonArgument, "a sealed program does not run as root")
+	}
+	if l := s.Limits; l.Memory == 0 || l.Files == 0 || l.Threads == 0 {
+		return nil, nil, nil, refuse(name, reasonArgument, "a sealed program has limits")
 	}
 	for _, a := range s.Args {
 		if strings.IndexByte(a, 0) >= 0 {
@@ -156,7 +178,7 @@ func (r *Runner) admitSealed(s *Sealed) (*spec, *location, []string, error) {
 	if err := spec.prepare(c); err != nil {
 		return nil, nil, nil, err
 	}
-	return spec, loc, c.argv, nil
+	return spec, loc, c, nil
 }
 
 // Find returns the path of a program, or why it can't be used.
@@ -294,7 +316,9 @@ func (p *SealedProcess) Done() <-chan struct{} { return p.done }
 
 // Kill ends the program and everything that it started. It does not wait.
 func (p *SealedProcess) Kill() {
-	if p.cmd.Process != nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil && p.cmd.Process != nil {
 		_ = p.cmd.Process.Kill()
 	}
 }

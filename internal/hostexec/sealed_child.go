@@ -2,6 +2,7 @@ package hostexec
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,9 @@ func becomeSealed() error {
 	if err := json.Unmarshal(text, &o); err != nil {
 		return fmt.Errorf("read the order: %w", err)
 	}
+	if err := closeInherited(3 + o.Files); err != nil {
+		return fmt.Errorf("mark descriptors close-on-exec: %w", err)
+	}
 	if err := sealRoot(o.Binds); err != nil {
 		return err
 	}
@@ -45,6 +49,12 @@ func becomeSealed() error {
 		return err
 	}
 	if err := giveUpRights(); err != nil {
+		return err
+	}
+	if err := setLimits(o.Limits); err != nil {
+		return err
+	}
+	if err := filterCalls(); err != nil {
 		return err
 	}
 	return fmt.Errorf("execute %s: %w", o.Path, unix.Exec(o.Path, o.Argv, o.Env))
@@ -66,7 +76,6 @@ func sealRoot(binds []sealedBind) error {
 		case b.Link != "":
 			continue
 		case b.FD > 0:
-			unix.CloseOnExec(b.FD)
 			trees[i] = os.NewFile(uintptr(b.FD), b.Source)
 		default:
 			if trees[i], err = cloneTree(b.Source); err != nil {
@@ -86,6 +95,11 @@ func sealRoot(binds []sealedBind) error {
 			return err
 		}
 	}
+	for _, dir := range hiddenDirs {
+		if err := hide(filepath.Join(stage, dir)); err != nil {
+			return err
+		}
+	}
 	if err := unix.Mount("", stage, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 		return fmt.Errorf("make the root read-only: %w", err)
 	}
@@ -99,6 +113,20 @@ func sealRoot(binds []sealedBind) error {
 		return fmt.Errorf("leave the old root: %w", err)
 	}
 	return unix.Chdir("/")
+}
+
+// hiddenDirs lie in the system's directories and can hold credentials, such as npm's.
+var hiddenDirs = []string{"/usr/local/etc"}
+
+// hide puts an empty directory over one, if that is there.
+func hide(dir string) error {
+	if fi, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) || err == nil && !fi.IsDir() {
+		return nil
+	}
+	if err := unix.Mount("carboy", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0555,size=4k"); err != nil {
+		return fmt.Errorf("hide %s: %w", dir, err)
+	}
+	return nil
 }
 
 func mountSealedStage() (string, error) {
@@ -169,12 +197,49 @@ func giveUpRights() error {
 			return fmt.Errorf("prctl %d: %w", p[0], err)
 		}
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
-		return err
-	}
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		return fmt.Errorf("give up capabilities: %w", err)
 	}
 	return nil
+}
+
+// SealedStack is the size of a sealed program's stack, and of each of its threads', bytes.
+const SealedStack = 8 << 20
+
+// setLimits bounds what the program can take of this machine.
+func setLimits(l SealedLimits) error {
+	type limit struct {
+		which int
+		max   uint64
+	}
+	limits := []limit{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_STACK, SealedStack}, {unix.RLIMIT_FSIZE, l.FileSize}, {unix.RLIMIT_NOFILE, l.Files}, {unix.RLIMIT_AS, l.Memory}}
+	if countsByNamespace() {
+		limits = append(limits, limit{unix.RLIMIT_NPROC, l.Threads})
+	}
+	for _, r := range limits {
+		// A stricter one, of whoever started carboy, stays.
+		var had syscall.Rlimit
+		if err := syscall.Getrlimit(r.which, &had); err != nil {
+			return err
+		}
+		to := min(r.max, had.Max)
+		// The package syscall must know, or it sets its own limit again at execve.
+		if err := syscall.Setrlimit(r.which, &syscall.Rlimit{Cur: to, Max: to}); err != nil {
+			return fmt.Errorf("set limit %d to %d: %w", r.which, to, err)
+		}
+	}
+	return nil
+}
+
+// countsByNamespace reports whether the kernel counts threads by user namespace, as Linux 5.14
+// and newer do. Another would count all of the user's against the limit.
+func countsByNamespace() bool {
+	var u unix.Utsname
+	var major, minor int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return n == 2 && (major > 5 || major == 5 && minor >= 14)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,11 @@ func sealedRunner(t *testing.T) *Runner {
 
 // sealed is a script that runs as a sealed program. Root's runs as ids that own nothing.
 func sealed(script string) Sealed {
-	return Sealed{Program: helper, Args: []string{script}, UID: 1_907_000_002, GID: 1_907_000_002}
+	return Sealed{
+		Program: helper, Args: []string{script}, UID: 1_907_000_002, GID: 1_907_000_002,
+		// The race detector's runtime takes terabytes of addresses.
+		Limits: SealedLimits{Memory: 1 << 46, Files: 200, Threads: 200},
+	}
 }
 
 // seal runs a script to its end and returns what it wrote.
@@ -180,7 +185,15 @@ func TestSealedRefused(t *testing.T) {
 		wantReason(t, err, reasonDirectory)
 	}
 	if os.Geteuid() == 0 {
-		_, err = r.StartSealed(t.Context(), Sealed{Program: helper, Args: []string{"exit 0"}})
+		s := sealed("exit 0")
+		s.UID = 0
+		_, err = r.StartSealed(t.Context(), s)
+		wantReason(t, err, reasonArgument)
+	}
+	for _, l := range []SealedLimits{{}, {Memory: 1, Files: 1}, {Memory: 1, Threads: 1}, {Files: 1, Threads: 1}} {
+		s := sealed("exit 0")
+		s.Limits = l
+		_, err = r.StartSealed(t.Context(), s)
 		wantReason(t, err, reasonArgument)
 	}
 	_, err = (*Runner)(nil).StartSealed(t.Context(), sealed(""))
@@ -203,6 +216,166 @@ func TestSealedRefused(t *testing.T) {
 	if path, err := r.Find(helper); err != nil || filepath.Base(path) != helperName {
 		t.Errorf("found %q, %v", path, err)
 	}
+}
+
+// live starts a script that says when it runs, and returns its directory in /proc.
+func live(t *testing.T, s Sealed) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s.Args = []string{"echo up >&3; exec 3>&-; " + s.Args[0] + "; sleep 1000"}
+	s.Files = append([]*os.File{w}, s.Files...)
+	p, err := sealedRunner(t).StartSealed(t.Context(), s)
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Kill(); <-p.Done() })
+	if n, err := r.Read(make([]byte, 10)); n != 3 {
+		t.Fatalf("it does not run: %v; it wrote %q", err, p.Output())
+	}
+	return fmt.Sprintf("/proc/%d", p.PID())
+}
+
+// TestSealedLimits: the kernel holds a sealed program to its limits.
+func TestSealedLimits(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "disk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := sealed("head -c 100000 /dev/zero >&4")
+	s.Files = []*os.File{f}
+	s.Limits.FileSize = 5000
+	dir := live(t, s)
+	text, err := os.ReadFile(dir + "/limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"Max core file size": "0", "Max stack size": "8388608", "Max file size": "5000", "Max open files": "200", "Max address space": "70368744177664"}
+	if countsByNamespace() {
+		want["Max processes"] = "200"
+	}
+	for line := range strings.Lines(string(text)) {
+		name := strings.TrimSpace(line[:26])
+		if f := strings.Fields(line[26:]); want[name] != "" && (f[0] != want[name] || f[1] != want[name]) {
+			t.Errorf("%s is %s, up to %s, not %s", name, f[0], f[1], want[name])
+		}
+		delete(want, name)
+	}
+	if len(want) > 0 {
+		t.Errorf("not there: %v", want)
+	}
+	eventually(t, "the file has as many bytes as it may", func() bool {
+		fi, err := f.Stat()
+		return err == nil && fi.Size() == 5000
+	})
+}
+
+// TestSealedInherits: a descriptor that carboy got from whoever started it is none of a
+// sealed program's.
+func TestSealedInherits(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	leaky, err := unix.FcntlInt(w.Fd(), unix.F_DUPFD, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leaky)
+	own, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", leaky))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := live(t, sealed("true"))
+	fds, err := os.ReadDir(dir + "/fd")
+	if err != nil || len(fds) < 3 {
+		t.Fatal(fds, err)
+	}
+	for _, fd := range fds {
+		if to, _ := os.Readlink(dir + "/fd/" + fd.Name()); to == own {
+			t.Errorf("it holds %s as %s", to, fd.Name())
+		}
+	}
+}
+
+// TestSealedCalls: what a sealed program can't ask a kernel for. Beside it, what it can.
+func TestSealedCalls(t *testing.T) {
+	out := seal(t, sealed(tryCalls))
+	want := `unshare: function not implemented
+clone into a namespace: operation not permitted
+mount: function not implemented
+io_uring: function not implemented
+keys: function not implemented
+bpf: function not implemented
+ptrace: function not implemented
+netlink: address family not supported by protocol
+vsock: address family not supported by protocol
+IPv4: address family not supported by protocol
+Unix: errno 0
+pipe: errno 0
+`
+	if out != want {
+		t.Errorf("inside:\n%s", out)
+	}
+}
+
+// tryCalls has the helper make system calls in place of a script.
+const tryCalls = "try-calls"
+
+func makeCalls() {
+	for _, c := range []struct {
+		name string
+		call uintptr
+		args [3]uintptr
+	}{
+		{"unshare", unix.SYS_UNSHARE, [3]uintptr{unix.CLONE_NEWUSER}},
+		{"clone into a namespace", unix.SYS_CLONE, [3]uintptr{unix.CLONE_NEWUSER | uintptr(unix.SIGCHLD)}},
+		{"mount", unix.SYS_MOUNT, [3]uintptr{}},
+		{"io_uring", unix.SYS_IO_URING_SETUP, [3]uintptr{}},
+		{"keys", unix.SYS_KEYCTL, [3]uintptr{}},
+		{"bpf", unix.SYS_BPF, [3]uintptr{}},
+		{"ptrace", unix.SYS_PTRACE, [3]uintptr{unix.PTRACE_TRACEME}},
+		{"netlink", unix.SYS_SOCKET, [3]uintptr{unix.AF_NETLINK, unix.SOCK_RAW}},
+		{"vsock", unix.SYS_SOCKET, [3]uintptr{unix.AF_VSOCK, unix.SOCK_STREAM}},
+		{"IPv4", unix.SYS_SOCKET, [3]uintptr{unix.AF_INET, unix.SOCK_STREAM}},
+		{"Unix", unix.SYS_SOCKET, [3]uintptr{unix.AF_UNIX, unix.SOCK_STREAM}},
+		{"pipe", unix.SYS_PIPE2, [3]uintptr{uintptr(unsafe.Pointer(new([2]int32)))}},
+	} {
+		pid, _, e := unix.RawSyscall(c.call, c.args[0], c.args[1], c.args[2])
+		if c.call == unix.SYS_CLONE && e == 0 && pid == 0 {
+			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		fmt.Printf("%s: %v\n", c.name, e)
+	}
+	os.Exit(0)
+}
+
+// TestSealedHides: settings of this machine with credentials are not in a sealed root.
+func TestSealedHides(t *testing.T) {
+	mounts, err := os.ReadFile(live(t, sealed("true")) + "/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range hiddenDirs {
+		if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+			continue
+		}
+		if !regexp.MustCompile(` / ` + dir + ` ro,nosuid,nodev,noexec,\S* - tmpfs `).Match(mounts) {
+			t.Errorf("%s is not hidden:\n%s", dir, mounts)
+		}
+	}
+}
+
+// TestKillBeforeStart: the runner's end can come while a program starts.
+func TestKillBeforeStart(t *testing.T) {
+	(&SealedProcess{}).Kill()
 }
 
 // TestSealedCloses: the runner's end is the program's.
@@ -258,12 +431,12 @@ func sealAndWait(line string) int {
 // goodQemu is a command line of a micro-VM.
 func goodQemu() []string {
 	return []string{
-		"-M", "microvm,acpi=on", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "256", "-smp", "2", "-no-reboot", "-nodefaults", "-no-user-config",
+		"-M", "microvm", "-accel", "tcg,thread=multi", "-cpu", "max,-vmx,-svm,pmu=off", "-m", "256", "-smp", "2", "-no-reboot", "-nodefaults", "-no-user-config",
 		"-display", "none", "-global", "virtio-mmio.force-legacy=false", "-kernel", SealedKernel, "-initrd", SealedInitrd, "-append", "console=ttyS0 quiet panic=-1",
 		"-add-fd", "fd=6,set=1", "-blockdev", "driver=file,node-name=f1,filename=/dev/fdset/1,read-only=on,locking=off", "-blockdev", "driver=raw,node-name=r1,file=f1,read-only=on",
 		"-device", "virtio-blk-device,drive=r1,serial=root0", "-netdev", "dgram,id=n,local.type=fd,local.str=3",
 		"-device", "virtio-net-device,netdev=n,mac=02:00:00:00:00:02,host_mtu=65521", "-device", "virtio-serial-device", "-chardev", "socket,id=c,fd=4",
-		"-device", "virtserialport,chardev=c,name=carboy", "-chardev", "socket,id=q,fd=5", "-mon", "chardev=q,mode=control",
+		"-device", "virtserialport,chardev=c,name=carboy",
 		"-chardev", "stdio,id=s,signal=off", "-serial", "chardev:s",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 	}
@@ -279,7 +452,7 @@ func TestQemuArguments(t *testing.T) {
 		{"-blockdev", "driver=file,node-name=x,filename=/etc/shadow"}, {"-blockdev", "driver=host_device,node-name=x,filename=/dev/fdset/1"},
 		{"-kernel", "/boot/vmlinuz"}, {"-initrd", "/etc/shadow"}, {"-append", "a;b"}, {"-append", "console=\"x\""},
 		{"-chardev", "socket,id=x,path=/tmp/x"}, {"-chardev", "file,id=x,path=/tmp/x"}, {"-chardev", "pipe,id=x,path=/tmp/x"},
-		{"-monitor", "stdio"}, {"-mon", "chardev=q,mode=readline"}, {"-incoming", "exec:sh"}, {"-incoming", "tcp:0:1"},
+		{"-monitor", "stdio"}, {"-mon", "chardev=q,mode=control"}, {"-S"}, {"-cpu", "host"}, {"-incoming", "defer"}, {"-incoming", "exec:sh"}, {"-incoming", "tcp:0:1"},
 		{"-sandbox", "off"}, {"-sandbox", "on"}, {"-device", "vfio-pci,host=0"}, {"-device", "virtio-9p-device,fsdev=x"},
 		{"-fsdev", "local,id=x,path=/"}, {"-object", "memory-backend-file,id=m,mem-path=/tmp/x"}, {"-run-with", "user=root"},
 		{"-readconfig", "/tmp/x"}, {"-plugin", "/tmp/x.so"}, {"-gdb", "tcp::1"}, {"-s"}, {"-daemonize"}, {"-pidfile", "/tmp/x"}, {"-D", "/tmp/x"}, {"-vnc", ":0"},

@@ -141,7 +141,7 @@ func spawn(o *order) (int, *report) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 0, failed("set no_new_privs", err)
 	}
-	if err := closeInherited(); err != nil {
+	if err := closeInherited(controlFD); err != nil {
 		return 0, failed("mark descriptors close-on-exec", err)
 	}
 	// A core file would hold the program's memory.
@@ -170,10 +170,10 @@ func failed(op string, err error) *report {
 	return r
 }
 
-// closeInherited keeps from the command any descriptor that carboy inherited
-// without close-on-exec from its own parent.
-func closeInherited() error {
-	err := unix.CloseRange(controlFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+// closeInherited keeps from the program any descriptor from the first on that carboy
+// inherited without close-on-exec from its own parent.
+func closeInherited(first int) error {
+	err := unix.CloseRange(uint(first), ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
 		return nil
 	}
@@ -182,7 +182,7 @@ func closeInherited() error {
 		return err
 	}
 	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= controlFD {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= first {
 			unix.CloseOnExec(fd)
 		}
 	}

@@ -14,21 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State says what is wrong with KVM.
-type State int
-
-// The zero State means nothing.
-const (
-	_            State = iota
-	Absent             // there is no /dev/kvm
-	NotPermitted       // this user may not open it
-	Unusable           // it opens, and makes no virtual machine
-	Emulated           // it runs a guest's kernel an instruction at a time
-)
-
 // Error says why KVM can't be used.
 type Error struct {
-	State  State
 	Reason string // what was found
 	Advice string // what to do
 	Err    error  // of the call that failed, or nil
@@ -109,10 +96,10 @@ func check(h host) error {
 	defer d.close()
 	v, err := d.version()
 	if err != nil {
-		return &Error{State: Unusable, Reason: devicePath + " does not answer as KVM does", Advice: "look at what " + devicePath + " is on this system", Err: err}
+		return &Error{Reason: devicePath + " does not answer as KVM does", Advice: "look at what " + devicePath + " is on this system", Err: err}
 	}
 	if v != apiVersion {
-		return &Error{State: Unusable, Reason: fmt.Sprintf("KVM here has version %d of its interface, not %d", v, apiVersion), Advice: "use Linux 2.6.22 or newer"}
+		return &Error{Reason: fmt.Sprintf("KVM here has version %d of its interface, not %d", v, apiVersion), Advice: "use Linux 2.6.22 or newer"}
 	}
 	m, err := d.machine()
 	if err != nil {
@@ -120,13 +107,13 @@ func check(h host) error {
 	}
 	defer m.close()
 	if err := m.load(rounds); err != nil {
-		return &Error{State: Unusable, Reason: "KVM makes a virtual machine that can't be set up", Advice: "the kernel's log (sudo dmesg) may say why", Err: err}
+		return &Error{Reason: "KVM makes a virtual machine that can't be set up", Advice: "the kernel's log (sudo dmesg) may say why", Err: err}
 	}
 	best := time.Duration(-1)
 	for range attempts {
 		took, err := m.run()
 		if err != nil {
-			return &Error{State: Unusable, Reason: "KVM makes a virtual machine that does not run", Advice: "the kernel's log (sudo dmesg) may say why", Err: err}
+			return &Error{Reason: "KVM makes a virtual machine that does not run", Advice: "the kernel's log (sudo dmesg) may say why", Err: err}
 		}
 		if took <= loopLimit {
 			return nil
@@ -136,7 +123,6 @@ func check(h host) error {
 		}
 	}
 	return &Error{
-		State:  Emulated,
 		Reason: fmt.Sprintf("KVM here emulates guest kernels (PVM or similar): %d rounds of a loop took %v, so a micro-VM would take minutes to boot", rounds, best.Round(time.Microsecond)),
 		Advice: "use another backend here; hardware virtualisation, or nested virtualisation of the host, would run it",
 	}
@@ -146,21 +132,21 @@ func openError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return &Error{
-			State: Absent, Reason: "this system has no " + devicePath, Err: err,
+			Reason: "this system has no " + devicePath, Err: err,
 			Advice: "load the module (sudo modprobe kvm-intel, or kvm-amd) and switch virtualisation on in the firmware's settings; in a virtual machine, its host must allow nested virtualisation; in a container, it must be given " + devicePath,
 		}
 	case errors.Is(err, fs.ErrPermission):
 		return &Error{
-			State: NotPermitted, Reason: "this user may not open " + devicePath, Err: err,
+			Reason: "this user may not open " + devicePath, Err: err,
 			Advice: `sudo usermod -aG kvm "$USER" and log in again; or, until the next boot: sudo setfacl -m u:"$USER":rw ` + devicePath,
 		}
 	}
-	return &Error{State: Unusable, Reason: devicePath + " can't be opened", Advice: "look at what " + devicePath + " is on this system", Err: err}
+	return &Error{Reason: devicePath + " can't be opened", Advice: "look at what " + devicePath + " is on this system", Err: err}
 }
 
 // machineError explains the errors of KVM_CREATE_VM.
 func machineError(err error) error {
-	e := &Error{State: Unusable, Reason: "KVM makes no virtual machine", Advice: "the kernel's log (sudo dmesg) may say why", Err: err}
+	e := &Error{Reason: "KVM makes no virtual machine", Advice: "the kernel's log (sudo dmesg) may say why", Err: err}
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		e.Reason = "another hypervisor uses the processor's virtualisation"

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"syscall"
 
@@ -88,13 +89,13 @@ func (c *Client) Close() error {
 }
 
 // enter counts a copier of streams, unless the client is closed.
-func (c *Client) enter(n int) bool {
+func (c *Client) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return false
 	}
-	c.running.Add(n)
+	c.running.Add(1)
 	return true
 }
 
@@ -110,12 +111,6 @@ func (c *Client) Freeze(ctx context.Context) error {
 	return err
 }
 
-// Thaw lets frozen commands go on.
-func (c *Client) Thaw(ctx context.Context) error {
-	_, err := c.call(ctx, &proto.Request{Op: proto.OpThaw}, nil, nil)
-	return err
-}
-
 // Stats returns what the commands use, as the guest says.
 func (c *Client) Stats(ctx context.Context) (proto.Stats, error) {
 	r, err := c.call(ctx, &proto.Request{Op: proto.OpStats}, nil, nil)
@@ -128,6 +123,28 @@ func (c *Client) Stats(ctx context.Context) (proto.Stats, error) {
 	return *r.Stats, nil
 }
 
+// Usage returns what the commands use, as the guest says: onDisk tells that their files are
+// on disk, and don't count as memory. A guest that does not answer within answerPatience is
+// given up, and the stream ends.
+func (c *Client) Usage(onDisk bool) (bottle.Usage, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerPatience)
+	defer cancel()
+	s, err := c.Stats(ctx)
+	switch {
+	case err != nil:
+		return bottle.Usage{}, err
+	case onDisk:
+		return bottle.Usage{Memory: s.Memory, Disk: s.Disk}, nil
+	}
+	return bottle.Usage{Memory: s.Memory + s.Disk}, nil
+}
+
+// Refusals returns the forks that the guest refused, as it says.
+func (c *Client) Refusals(ctx context.Context) (bottle.Refusals, error) {
+	s, err := c.Stats(ctx)
+	return bottle.Refusals{Pids: s.Refused}, err
+}
+
 // Import unpacks the tar stream r below dir, a directory in the guest's own root.
 func (c *Client) Import(ctx context.Context, dir string, r io.Reader) error {
 	_, err := c.call(ctx, &proto.Request{Op: proto.OpImport, Dir: dir}, r, nil)
@@ -135,10 +152,28 @@ func (c *Client) Import(ctx context.Context, dir string, r io.Reader) error {
 }
 
 // Export writes the guest's tar stream of the layers to w. It is hostile: no byte of it
-// has been looked at.
-func (c *Client) Export(ctx context.Context, layers []proto.Layer, w io.Writer) error {
-	_, err := c.call(ctx, &proto.Request{Op: proto.OpExport, Layers: layers}, nil, w)
-	return err
+// has been looked at. disk is what the guest can have written, in bytes: one that sends
+// more than its files can take is refused.
+func (c *Client) Export(ctx context.Context, layers []proto.Layer, disk int64, w io.Writer) error {
+	// Names and headers are beside the data.
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpExport, Layers: layers}, nil, &bounded{w: w, left: 2*min(disk, math.MaxInt64/4) + 64<<20})
+	if err != nil {
+		return fmt.Errorf("export changes: %w", err)
+	}
+	return nil
+}
+
+// bounded refuses more bytes than left.
+type bounded struct {
+	w    io.Writer
+	left int64
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, errors.New("the guest sends more than its disk holds")
+	}
+	return b.w.Write(p)
 }
 
 func (c *Client) breach(text string) error {
@@ -146,17 +181,30 @@ func (c *Client) breach(text string) error {
 	return fmt.Errorf("%w: %s", proto.ErrProtocol, text)
 }
 
+// open sends a request. Until stop is called, the end of ctx ends the stream, also while a
+// guest that reads nothing holds up the sending: a request that is given up leaves the guest
+// in an unknown state.
+func (c *Client) open(ctx context.Context, r *proto.Request) (ch *proto.Channel, stop func() bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	stop = context.AfterFunc(ctx, func() { c.conn.Close() })
+	if ch, err = c.conn.Open(r); err != nil {
+		stop()
+		if ctx.Err() != nil {
+			return nil, nil, ctx.Err()
+		}
+		return nil, nil, c.gone(err)
+	}
+	return ch, stop, nil
+}
+
 // call makes a request. It sends from as the request's input and writes its output to to.
 func (c *Client) call(ctx context.Context, r *proto.Request, from io.Reader, to io.Writer) (proto.Reply, error) {
-	if err := ctx.Err(); err != nil {
+	ch, stop, err := c.open(ctx, r)
+	if err != nil {
 		return proto.Reply{}, err
 	}
-	ch, err := c.conn.Open(r)
-	if err != nil {
-		return proto.Reply{}, c.gone(err)
-	}
-	// A call that is given up leaves the guest in an unknown state.
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer stop()
 	var sendErr, takeErr error
 	if from != nil {
@@ -176,7 +224,7 @@ func (c *Client) call(ctx context.Context, r *proto.Request, from io.Reader, to 
 			_ = out.Close()
 		}
 	}
-	<-ch.Replied()
+	<-ch.Ended() // a guest that replies, and keeps the channel open, could have thousands
 	reply, err := ch.Reply()
 	switch {
 	case ctx.Err() != nil:
@@ -211,23 +259,21 @@ func (c *Client) Start(ctx context.Context, cmd *bottle.Command) (bottle.Process
 		p.close()
 		return nil, err
 	}
-	ch, err := c.conn.Open(&proto.Request{Op: proto.OpStart, Start: s})
+	ch, stop, err := c.open(ctx, &proto.Request{Op: proto.OpStart, Start: s})
 	if err != nil {
 		p.close()
-		return nil, c.gone(err)
+		return nil, err
 	}
 	p.ch = ch
-	select {
-	case <-ch.Replied():
-	case <-ctx.Done():
-		// Nobody would wait for a command that starts now.
-		c.conn.Close()
-		p.close()
-		return nil, ctx.Err()
-	}
+	<-ch.Replied()
 	reply, err := ch.Reply()
 	if err == nil && reply.Error != "" {
+		<-ch.Ended()
 		err = startError(reply)
+	}
+	if !stop() { // nobody waits for the command
+		p.close()
+		return nil, ctx.Err()
 	}
 	if err == nil && !p.join() {
 		err = bottle.ErrGone

@@ -312,6 +312,37 @@ func TestTerminal(t *testing.T) {
 	expect("caught")
 }
 
+// TestCloseFullTerminal: a terminal that a command floods and nobody reads holds up nobody.
+func TestCloseFullTerminal(t *testing.T) {
+	c := live(t, plain())
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	r, err := try(t, c, func(cmd *bottle.Command) { cmd.Terminal, cmd.Stdin, cmd.Stdout, cmd.Stderr = true, tty, tty, tty }, "yes", strings.Repeat("y", 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !testenv.Poll(patience, func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(tty.Fd()), Events: unix.POLLOUT}}, 0)
+		return err == nil && n == 0
+	}) {
+		t.Fatal("the terminal does not fill")
+	}
+	closed := make(chan struct{})
+	go func() { c.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-within(t).Done():
+		t.Error("the client waits for a reader of the terminal")
+	}
+	tty.Close()
+	master.Close()
+	r.in.Close()
+	r.copied.Wait()
+}
+
 // When the stream ends, so does every process, however it hides.
 func TestEndOfStream(t *testing.T) {
 	c := live(t, plain())
@@ -380,17 +411,32 @@ func TestSetup(t *testing.T) {
 	s := plain()
 	s.Steps = []proto.Step{
 		{Op: "mkdir", Path: dir, Mode: 0o1777, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
-		{Op: "write", Path: dir + "/f", Mode: 0o640, Content: []byte("x"), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 		{Op: "symlink", Path: dir + "/l", Source: "f", UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 	}
 	if err := c.Setup(within(t), s); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := os.ReadFile(dir + "/l"); err != nil || string(b) != "x" {
-		t.Errorf("%q %v", b, err)
+	if to, err := os.Readlink(dir + "/l"); err != nil || to != "f" {
+		t.Errorf("%q %v", to, err)
+	}
+	if fi, err := os.Stat(dir); err != nil || fi.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+		t.Errorf("%v %v", fi, err)
 	}
 	if err := c.Setup(within(t), plain()); err != nil {
 		t.Errorf("a second set-up before any command: %v", err)
+	}
+	// What a bottle left must not lead a step elsewhere.
+	outside := t.TempDir()
+	if err := os.Symlink(outside, dir+"/out"); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []proto.Step{{Op: "mkdir", Path: dir + "/out", Mode: 0o777}, {Op: "mount", Source: "x", Type: "tmpfs", Path: dir + "/out"}} {
+		if err := c.Setup(within(t), &proto.Setup{Steps: []proto.Step{step}}); err == nil || !strings.Contains(err.Error(), "symbolic links") {
+			t.Errorf("%s through a link: %v", step.Op, err)
+		}
+	}
+	if fi, err := os.Stat(outside); err != nil || fi.Mode().Perm() == 0o777 {
+		t.Errorf("outside: %v %v", fi, err)
 	}
 	sh(t, c, "true")
 	if err := c.Setup(within(t), plain()); err == nil {
@@ -425,7 +471,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
-	if err := c.Export(within(t), []proto.Layer{{Dir: from, At: "/"}}, &stream); err != nil {
+	if err := c.Export(within(t), []proto.Layer{{Dir: from, At: "/"}}, 0, &stream); err != nil {
 		t.Fatal(err)
 	}
 	if stream.Len() > 1<<20 {
@@ -449,7 +495,7 @@ func TestFiles(t *testing.T) {
 	if err := unix.Stat(to+"/sparse", &st); err != nil || st.Size != 50<<20+3 || st.Blocks > 64 {
 		t.Errorf("sparse: %+v %v", st, err)
 	}
-	if err := c.Export(within(t), []proto.Layer{{Dir: "/no/such", At: "/"}}, io.Discard); err == nil {
+	if err := c.Export(within(t), []proto.Layer{{Dir: "/no/such", At: "/"}}, 0, io.Discard); err == nil {
 		t.Error("a directory that is not there was exported")
 	}
 }
@@ -471,11 +517,23 @@ func TestExportBrokenReader(t *testing.T) {
 	if err := os.WriteFile(dir+"/big", bytes.Repeat([]byte("x"), 5<<20), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Export(within(t), []proto.Layer{{Dir: dir, At: "/"}}, &broken{left: 1 << 20}); !errors.Is(err, errReader) {
+	if err := c.Export(within(t), []proto.Layer{{Dir: dir, At: "/"}}, 0, &broken{left: 1 << 20}); !errors.Is(err, errReader) {
 		t.Errorf("%v", err)
 	}
 	if got := sh(t, c, "echo alive"); got != "alive\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestExportBounded: a guest that sends more than its files can take is not read on.
+func TestExportBounded(t *testing.T) {
+	var b strings.Builder
+	w := &bounded{w: &b, left: 10}
+	if n, err := w.Write([]byte("0123456789")); n != 10 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := w.Write([]byte("x")); n != 0 || err == nil || b.Len() != 10 {
+		t.Errorf("beyond: %d, %v, %q", n, err, b.String())
 	}
 }
 

@@ -9,10 +9,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/creack/pty"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/guest/proto"
@@ -250,6 +253,123 @@ func TestSilence(t *testing.T) {
 	r.copied.Wait()
 }
 
+// TestDeaf checks that a guest that reads nothing holds up no call beyond its context.
+func TestDeaf(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *Client) error{
+		"statistics": func(ctx context.Context, c *Client) error { _, err := c.Stats(ctx); return err },
+		"a command": func(ctx context.Context, c *Client) error {
+			_, err := c.Start(ctx, silent(t))
+			return err
+		},
+	} {
+		c := lying(t, func(*liar) {})
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		if err := call(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		if err := c.Freeze(within(t)); !errors.Is(err, bottle.ErrGone) {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
+}
+
+// silent is a command with nothing to read and nobody to write to.
+func silent(t *testing.T) *bottle.Command {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { null.Close() })
+	return &bottle.Command{Args: []string{"true"}, Stdin: null, Stdout: null, Stderr: null}
+}
+
+// TestUnasked checks that a guest can't fill memory through channels of calls: it may send
+// no bytes that nobody asked for, and must end a channel that it has answered.
+func TestUnasked(t *testing.T) {
+	answering := func(lie func(ch uint32) []byte) *Client {
+		return lying(t, func(l *liar) {
+			for {
+				kind, ch, _, err := l.next()
+				if err != nil {
+					return
+				}
+				if kind == request {
+					l.write(lie(ch))
+				}
+			}
+		})
+	}
+	stats := []byte(`{"stats":{}}`)
+	c := answering(func(ch uint32) []byte { return append(frame(data, 1, ch, []byte("x")), frame(reply, 0, ch, stats)...) })
+	if _, err := c.Stats(within(t)); !errors.Is(err, proto.ErrProtocol) {
+		t.Errorf("bytes beside statistics: %v", err)
+	}
+	c = answering(func(ch uint32) []byte { return append(frame(reply, 0, ch, stats), frame(eof, 2, ch, nil)...) })
+	if _, err := c.Stats(within(t)); err != nil && !errors.Is(err, proto.ErrProtocol) {
+		t.Errorf("an end of what was not asked for: %v", err)
+	}
+	<-c.Done()
+	for name, answer := range map[string]string{"statistics": `{"stats":{}}`, "a refusal": `{"error":"no"}`} {
+		c = answering(func(ch uint32) []byte { return frame(reply, 0, ch, []byte(answer)) })
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		var err error
+		if name == "statistics" {
+			_, err = c.Stats(ctx)
+		} else {
+			_, err = c.Start(ctx, silent(t))
+		}
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s on a channel that stays open: %v", name, err)
+		}
+	}
+}
+
+// TestUnansweredSize checks that a guest that does not answer a new size keeps no terminal.
+func TestUnansweredSize(t *testing.T) {
+	c := lying(t, func(l *liar) {
+		for {
+			kind, ch, _, err := l.next()
+			switch {
+			case err != nil:
+				return
+			case kind == request:
+				l.write(frame(reply, 0, ch, []byte("{}")))
+			case kind == control:
+				l.write(frame(eof, 1, ch, nil), frame(exit, 0, ch, []byte("{}")))
+			}
+		}
+	})
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	p, err := c.Start(within(t), &bottle.Command{Args: []string{"true"}, Terminal: true, Stdin: tty, Stdout: tty, Stderr: tty})
+	tty.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pty.Setsize(master, &pty.Winsize{Rows: 7, Cols: 77}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan error, 1)
+	go func() { _, err := master.Read(make([]byte, 1)); gone <- err }()
+	select {
+	case err := <-gone:
+		if err == nil {
+			t.Error("the terminal of a command that has ended says something")
+		}
+	case <-within(t).Done():
+		t.Error("the terminal is held after the command's end")
+	}
+}
+
 // TestLies checks texts and numbers of a guest.
 func TestLies(t *testing.T) {
 	text := "\x1b[31m" + strings.Repeat("e", 3000)
@@ -273,6 +393,11 @@ func TestLies(t *testing.T) {
 	}
 	if _, err := c.Stats(within(t)); !errors.Is(err, bottle.ErrGone) {
 		t.Errorf("memory below zero: %v", err)
+	}
+	for _, s := range []proto.Stats{{Memory: -1}, {Refused: -1}, {Disk: -1}, {Memory: 1 << 62, Disk: 1 << 62}} {
+		if s.Check() == nil {
+			t.Errorf("%+v are statistics", s)
+		}
 	}
 }
 

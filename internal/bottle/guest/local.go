@@ -2,6 +2,7 @@ package guest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 
@@ -11,14 +12,12 @@ import (
 )
 
 // local is this side's copy of one of the caller's descriptors: a pipe, a terminal, a
-// file. The copy shares its flags with the caller's, so they stay as they are, and it is
-// waited for by poll(2), beside a wake-up that ends the wait.
+// file. It is waited for by poll(2), beside a wake-up that ends the wait.
 type local struct {
 	mu     sync.RWMutex // held shared while fd is used
 	fd     int
 	closed bool
 	chunk  int // bytes that one write can take without blocking, once poll says so
-	file   bool
 }
 
 func duplicate(f *os.File) (*local, error) {
@@ -42,13 +41,31 @@ func duplicate(f *os.File) (*local, error) {
 		l.close()
 		return nil, err
 	}
-	l.file = st.Mode&unix.S_IFMT == unix.S_IFREG
 	l.chunk = proto.MaxPayload
-	flags, err := unix.FcntlInt(uintptr(l.fd), unix.F_GETFL, 0)
-	if err == nil && flags&unix.O_NONBLOCK == 0 && !l.file {
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && !l.unblock(kind) {
 		l.chunk = pipeBuf
 	}
 	return l, nil
+}
+
+// unblock reports whether reads and writes don't block. A copy shares its flags with the
+// caller's descriptor, where they must stay as they are, so it opens a pipe or terminal once
+// more. Otherwise a full one that nobody reads would hold up the bottle's end.
+func (l *local) unblock(kind uint32) bool {
+	flags, err := unix.FcntlInt(uintptr(l.fd), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_NONBLOCK != 0 {
+		return err == nil
+	}
+	if _, err := unix.IoctlGetTermios(l.fd, unix.TCGETS); err != nil && kind != unix.S_IFIFO {
+		return false
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", l.fd), flags&unix.O_ACCMODE|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(l.fd)
+	l.fd = fd
+	return true
 }
 
 // pipeBuf is PIPE_BUF: a pipe that poll calls writable takes as much without blocking.

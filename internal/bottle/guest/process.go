@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// answerPatience bounds the wait for the answer to a signal. A guest that does
-	// not give it is broken or hostile.
+	// answerPatience bounds the wait for an answer where the caller has no context. A
+	// guest that does not give it is broken or hostile.
 	answerPatience = time.Minute
 	// sizeInterval separates two looks at the size of a terminal. Nothing tells of its
 	// changes, since its foreground is not on this machine.
@@ -85,7 +85,7 @@ func (p *process) rawMode() error {
 
 // join starts to copy. It reports false if the client is closed.
 func (p *process) join() bool {
-	if !p.client.enter(1) {
+	if !p.client.enter() {
 		return false
 	}
 	var all, output sync.WaitGroup
@@ -107,13 +107,13 @@ func (p *process) join() bool {
 		})
 	}
 	go func() { output.Wait(); close(p.drained) }()
-	if p.terminal {
-		run(p.watchSize)
+	if p.terminal && p.client.enter() {
+		// By itself: a guest that does not answer must not keep the terminal.
+		go func() { defer p.client.running.Done(); p.watchSize() }()
 	}
 	go func() {
 		defer p.client.running.Done()
 		all.Wait()
-		<-p.drained
 		p.close()
 	}()
 	return true

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,21 +31,21 @@ type box struct {
 	posture bottle.Posture
 	vm      *hostexec.SealedProcess
 	guest   *guest.Client
-	runner  *hostexec.Runner
 	done    chan struct{}
 	once    sync.Once
 }
 
 // Create implements bottle.Backend.
-func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
+func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
 	defer closeAll(spec.Files())
+	k, err := suitable()
+	if err != nil {
+		return nil, err
+	}
 	if err := admit(spec); err != nil {
 		return nil, err
 	}
-	if err := b.Check(ctx); err != nil {
-		return nil, err
-	}
-	p, err := prepare(ctx, spec)
+	p, err := prepare(ctx, spec, k)
 	if err != nil {
 		return nil, err
 	}
@@ -105,17 +104,13 @@ func (p *prepared) own(f *os.File) *os.File {
 }
 
 // prepare makes what the machine needs: images, disks and the stream.
-func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
+func prepare(ctx context.Context, spec *bottle.Spec, k *kernel) (_ *prepared, err error) {
 	p := &prepared{spec: spec}
 	defer func() {
 		if err != nil {
 			p.close()
 		}
 	}()
-	k, err := findKernel()
-	if err != nil {
-		return nil, err
-	}
 	c, err := openCache()
 	if err != nil {
 		return nil, err
@@ -132,11 +127,8 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 		return nil, err
 	}
 	p.own(own)
-	if p.im, err = makeImages(spec, c, own); err != nil {
+	if p.im, err = makeImages(ctx, spec, c, own); err != nil {
 		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, tooLate(err)
 	}
 	readable, err := forReading(own)
 	if err != nil {
@@ -153,7 +145,7 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 		emulated: emulated(), uid: int(spec.HostUID), gid: int(spec.HostGID),
 		disks: []disk{{"own", readable, false}, {"scratch", scratch, true}},
 	}
-	if p.m.initrd, err = c.initramfs(k); err != nil {
+	if p.m.initrd, err = c.initramfs(ctx, k); err != nil {
 		return nil, err
 	}
 	for i, path := range p.im.cached {
@@ -167,14 +159,6 @@ func prepare(ctx context.Context, spec *bottle.Spec) (_ *prepared, err error) {
 		p.m.wire, p.m.mac, p.m.mtu = spec.Wire, spec.Net.BottleMAC.String(), spec.Net.MTU
 	}
 	return p, p.stream()
-}
-
-// tooLate explains a start that took too long because images were made for the first time.
-func tooLate(err error) error {
-	return &bottle.UnavailableError{
-		Backend: name, Reason: "it took too long to copy this machine's programs into an image", Err: err,
-		Advice: "the image is kept now, so run the command again",
-	}
 }
 
 // stream makes the socket pair between carboy and the guest program.
@@ -196,7 +180,7 @@ func (p *prepared) boot(ctx context.Context) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &box{spec: p.spec, vm: vm, runner: p.runner, done: make(chan struct{})}
+	x := &box{spec: p.spec, vm: vm, done: make(chan struct{})}
 	// QEMU has its copies now. Without ours, its end is the end of the stream and wire.
 	p.m.control.Close()
 	conn := p.ours
@@ -262,7 +246,7 @@ func (x *box) setUp(ctx context.Context, p *prepared) error {
 		return fmt.Errorf("set up the micro-VM: %w", withNotes(err, x.guest.Hello()))
 	}
 	if w := x.spec.Workspace; w != nil && w.Access == bottle.AccessOverlay {
-		x.layers = []proto.Layer{{Dir: upperDir + w.Target, At: w.Target}}
+		x.layers = []proto.Layer{{Dir: upperDir, At: w.Target}}
 	}
 	var err error
 	x.posture, err = readPosture(x.vm.PID(), p)
@@ -296,54 +280,17 @@ func (x *box) Pause(ctx context.Context) error { return x.guest.Freeze(ctx) }
 
 // Export implements bottle.Bottle. The stream comes from the machine as it is: whoever
 // reads it trusts none of it.
-func (x *box) Export(ctx context.Context, w io.Writer) error { return x.export(ctx, x.layers, w) }
+func (x *box) Export(ctx context.Context, w io.Writer) error {
+	return x.guest.Export(ctx, x.layers, x.spec.Limits.Disk, w)
+}
 
 // ExportAll implements bottle.Bottle.
 func (x *box) ExportAll(ctx context.Context, w io.Writer) error {
-	return x.export(ctx, []proto.Layer{{Dir: upperDir, At: "/"}}, w)
+	return x.guest.Export(ctx, []proto.Layer{{Dir: upperDir, At: "/"}}, x.spec.Limits.Disk, w)
 }
-
-func (x *box) export(ctx context.Context, layers []proto.Layer, w io.Writer) error {
-	// A hostile machine could send for ever. Names and headers are beside the disk's data.
-	b := &bounded{w: w, left: 2*x.spec.Limits.Disk + 64*mib}
-	if err := x.guest.Export(ctx, layers, b); err != nil {
-		return fmt.Errorf("export changes: %w", err)
-	}
-	return nil
-}
-
-// bounded refuses more bytes than a bottle can have.
-type bounded struct {
-	w    io.Writer
-	left int64
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, errors.New("the micro-VM sends more than its disk holds")
-	}
-	return b.w.Write(p)
-}
-
-// statsIn bounds the guest program's answer about its use, which has no context.
-const statsIn = time.Minute
 
 // Usage implements bottle.Bottle.
-func (x *box) Usage() (bottle.Usage, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statsIn)
-	defer cancel()
-	s, err := x.guest.Stats(ctx)
-	if err != nil {
-		return bottle.Usage{}, err
-	}
-	if x.spec.Scratch == "" {
-		return bottle.Usage{Memory: s.Memory + s.Disk}, nil
-	}
-	return bottle.Usage{Memory: s.Memory, Disk: s.Disk}, nil
-}
+func (x *box) Usage() (bottle.Usage, error) { return x.guest.Usage(x.spec.Scratch != "") }
 
 // Refusals implements bottle.Bottle.
-func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) {
-	s, err := x.guest.Stats(ctx)
-	return bottle.Refusals{Pids: s.Refused}, err
-}
+func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) { return x.guest.Refusals(ctx) }

@@ -14,12 +14,18 @@ import (
 // Check implements bottle.Backend. Each thing that can be missing has a message of its
 // own, with what to do about it. Without KVM nothing is emulated: that would be slow, and
 // no boundary.
-func (Backend) Check(ctx context.Context) error {
-	return checks{
-		arch: runtime.GOARCH, emulated: emulated(), kvm: kvm.Check,
-		find: find, kernel: func() error { _, err := findKernel(); return err },
-		namespaces: userns.Check,
+func (Backend) Check(context.Context) error {
+	_, err := suitable()
+	return err
+}
+
+// suitable returns the kernel for machines here, or an UnavailableError.
+func suitable() (k *kernel, err error) {
+	err = checks{
+		arch: runtime.GOARCH, emulated: emulated(), kvm: kvm.Check, find: find, namespaces: userns.Check,
+		kernel: func() (err error) { k, err = findKernel(); return err },
 	}.run()
+	return k, err
 }
 
 // checks are the questions of Check; tests answer them.
@@ -89,10 +95,6 @@ func find(p hostexec.Program) error {
 
 // Probe implements bottle.Prober.
 func (b Backend) Probe(ctx context.Context, spec *bottle.Spec) (bottle.Posture, error) {
-	if err := b.Check(ctx); err != nil {
-		closeAll(spec.Files())
-		return bottle.Posture{}, err
-	}
 	x, err := b.Create(ctx, spec)
 	if err != nil {
 		return bottle.Posture{}, err

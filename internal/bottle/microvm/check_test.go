@@ -40,9 +40,9 @@ func TestCheck(t *testing.T) {
 			return nil
 		}
 	}
-	broken := func(s kvm.State, reason, advice string) func(*checks) {
+	broken := func(reason, advice string) func(*checks) {
 		return func(c *checks) {
-			c.kvm = func() error { return &kvm.Error{State: s, Reason: reason, Advice: advice, Err: cause} }
+			c.kvm = func() error { return &kvm.Error{Reason: reason, Advice: advice, Err: cause} }
 		}
 	}
 	seen := map[string]string{}
@@ -51,10 +51,10 @@ func TestCheck(t *testing.T) {
 		reason, advice string
 	}{
 		"processor":     {func(c *checks) { c.arch = "riscv64" }, "no support for riscv64", "another backend"},
-		"KVM absent":    {broken(kvm.Absent, "no /dev/kvm", "modprobe"), "no /dev/kvm", "modprobe"},
-		"KVM forbidden": {broken(kvm.NotPermitted, "may not open", "usermod"), "may not open", "usermod"},
-		"KVM busy":      {broken(kvm.Unusable, "another hypervisor", "end it"), "another hypervisor", "end it"},
-		"KVM emulated":  {broken(kvm.Emulated, "emulates guest kernels", "use another"), "emulates", "use another"},
+		"KVM absent":    {broken("no /dev/kvm", "modprobe"), "no /dev/kvm", "modprobe"},
+		"KVM forbidden": {broken("may not open", "usermod"), "may not open", "usermod"},
+		"KVM busy":      {broken("another hypervisor", "end it"), "another hypervisor", "end it"},
+		"KVM emulated":  {broken("emulates guest kernels", "use another"), "emulates", "use another"},
 		"KVM odd":       {func(c *checks) { c.kvm = func() error { return cause } }, "can't be judged", ""},
 		"QEMU":          {func(c *checks) { c.find = lacks(hostexec.Qemu) }, "QEMU is missing", "qemu-system-x86"},
 		"mke2fs":        {func(c *checks) { c.find = lacks(hostexec.Mke2fs) }, "mke2fs is missing", "e2fsprogs"},
@@ -278,17 +278,6 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestBounded(t *testing.T) {
-	var b strings.Builder
-	w := &bounded{w: &b, left: 10}
-	if n, err := w.Write([]byte("0123456789")); n != 10 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	if n, err := w.Write([]byte("x")); n != 0 || err == nil || b.Len() != 10 {
-		t.Errorf("beyond: %d, %v, %q", n, err, b.String())
-	}
-}
-
 // TestCommand: QEMU's arguments are on hostexec's list, and nothing but descriptors is
 // named.
 func TestCommand(t *testing.T) {
@@ -312,6 +301,9 @@ func TestCommand(t *testing.T) {
 				t.Errorf("emulated %v: no %s in %s", emulate, want, line)
 			}
 		}
+		if !strings.Contains(line, ",-vmx,-svm,") {
+			t.Errorf("emulated %v: machines inside the machine: %s", emulate, line)
+		}
 		if strings.Contains(line, "accel kvm") == emulate || strings.Contains(line, "mitigations=off") != emulate {
 			t.Errorf("emulated %v: %s", emulate, line)
 		}
@@ -327,6 +319,7 @@ func TestCommand(t *testing.T) {
 
 func TestCache(t *testing.T) {
 	c := &cache{t.TempDir()}
+	ctx := t.Context()
 	made := 0
 	write := func(f *os.File) error {
 		made++
@@ -334,7 +327,7 @@ func TestCache(t *testing.T) {
 		return err
 	}
 	for range 2 {
-		path, err := c.file("a", write)
+		path, err := c.file(ctx, "a", write)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +339,7 @@ func TestCache(t *testing.T) {
 		t.Errorf("it was made %d times", made)
 	}
 	broken := errors.New("broken")
-	if _, err := c.file("b", func(f *os.File) error { f.WriteString("half"); return broken }); !errors.Is(err, broken) {
+	if _, err := c.file(ctx, "b", func(f *os.File) error { f.WriteString("half"); return broken }); !errors.Is(err, broken) {
 		t.Errorf("a file that can't be made: %v", err)
 	}
 	// What is old, and what was half written, goes; what is in use stays.
@@ -360,7 +353,7 @@ func TestCache(t *testing.T) {
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, c.dir+"/old", []unix.Timespec{ts, ts}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.file("c", write); err != nil {
+	if _, err := c.file(ctx, "c", write); err != nil {
 		t.Fatal(err)
 	}
 	left, _ := filepath.Glob(c.dir + "/*")

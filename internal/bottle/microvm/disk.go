@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/sparse"
 )
 
 const (
@@ -56,7 +56,7 @@ func forReading(f *os.File) (*os.File, error) {
 // file system's own tables take a part of it.
 func scratchDisk(ctx context.Context, c *cache, r *hostexec.Runner, spec *bottle.Spec) (*os.File, error) {
 	size := max(spec.Limits.Disk/kib/4*4, smallestDisk)
-	path, err := c.file(fmt.Sprintf("disk-%s-%dk", format, size), func(f *os.File) error {
+	path, err := c.file(ctx, fmt.Sprintf("disk-%s-%dk", format, size), func(f *os.File) error {
 		if err := f.Truncate(size * kib); err != nil {
 			return err
 		}
@@ -75,34 +75,9 @@ func scratchDisk(ctx context.Context, c *cache, r *hostexec.Runner, spec *bottle
 	if err != nil {
 		return nil, err
 	}
-	if err := copySparse(to, from, size*kib); err != nil {
+	if err := errors.Join(sparse.Copy(ctx, to, 0, from, size*kib), to.Truncate(size*kib)); err != nil {
 		to.Close()
 		return nil, fmt.Errorf("make the scratch disk: %w", err)
 	}
 	return to, nil
-}
-
-// copySparse copies the parts of a file that hold data.
-func copySparse(to, from *os.File, size int64) error {
-	if err := to.Truncate(size); err != nil {
-		return err
-	}
-	for at := int64(0); at < size; {
-		data, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
-		if err == unix.ENXIO {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		hole, err := unix.Seek(int(from.Fd()), data, unix.SEEK_HOLE)
-		if err != nil {
-			return err
-		}
-		if _, err := io.Copy(io.NewOffsetWriter(to, data), io.NewSectionReader(from, data, hole-data)); err != nil {
-			return err
-		}
-		at = hole
-	}
-	return nil
 }

@@ -1,12 +1,14 @@
 package microvm
 
 import (
+	"context"
+	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-
-	"crypto/sha256"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -39,25 +41,79 @@ type images struct {
 // roMount is a mount that stays read-only: a path in the own image, and where it appears.
 type roMount struct{ from, target string }
 
-// owner gives the host's files to the users inside: what belongs to this user, or to the
-// one whom root's bottles run as, is the bottle's user's; the rest is nobody's.
-func owner(spec *bottle.Spec) func(uid, gid uint32) (uint32, uint32) {
-	const nobody = 65534
-	us, group := uint32(os.Geteuid()), uint32(os.Getegid())
-	return func(uid, gid uint32) (uint32, uint32) {
+// view says what a bottle sees of this machine's trees. An ordinary user's bottle sees what
+// the user may read. Root's sees what the host's id may read that it runs as: a machine
+// whose kernel is broken can read all of its images.
+type view struct {
+	user             bottle.User
+	hostUID, hostGID uint32 // whose files are the user's
+	root             bool   // carboy is root, and reads more than the bottle may
+	rootOwns         bool   // root's files are the user's too
+}
+
+func viewOf(spec *bottle.Spec) view {
+	v := view{user: spec.User, hostUID: uint32(os.Geteuid()), hostGID: uint32(os.Getegid())}
+	if v.hostUID == 0 && spec.HostUID != 0 {
+		v.hostUID, v.hostGID, v.root = spec.HostUID, spec.HostGID, true
+	}
+	return v
+}
+
+// system returns how a tree of the system appears: as it is.
+func (v view) system() erofs.TreeOptions {
+	if !v.root {
+		return erofs.TreeOptions{}
+	}
+	return erofs.TreeOptions{Readable: v.mayRead}
+}
+
+// own returns how a tree of the plan's appears: what belongs to the host's id is the
+// bottle's user's, and where root owns the tree, so are root's files. The rest is nobody's.
+func (v view) own(f *os.File) (erofs.TreeOptions, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return erofs.TreeOptions{}, &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	if v.root && st.Uid == 0 {
+		v.rootOwns = true
+	}
+	o := v.system()
+	o.Owner = func(uid, gid uint32) (uint32, uint32) {
+		const nobody = 65534
 		u, g := uint32(nobody), uint32(nobody)
-		if uid == us || uid == spec.HostUID && us == 0 {
-			u = spec.User.UID
+		if v.ownUID(uid) {
+			u = v.user.UID
 		}
-		if gid == group || gid == spec.HostGID && us == 0 {
-			g = spec.User.GID
+		if v.ownGID(gid) {
+			g = v.user.GID
 		}
 		return u, g
 	}
+	return o, nil
+}
+
+func (v view) ownUID(uid uint32) bool { return uid == v.hostUID || uid == 0 && v.rootOwns }
+func (v view) ownGID(gid uint32) bool { return gid == v.hostGID || gid == 0 && v.rootOwns }
+
+// mayRead reports whether the host's id may read a file, or read and enter a directory, by
+// the permissions.
+func (v view) mayRead(mode, uid, gid uint32) bool {
+	need := uint32(0o4)
+	if mode&unix.S_IFMT == unix.S_IFDIR {
+		need = 0o5
+	}
+	switch {
+	case v.ownUID(uid):
+		need <<= 6
+	case v.ownGID(gid):
+		need <<= 3
+	}
+	return mode&need == need
 }
 
 // imageBuilder makes the images of one bottle.
 type imageBuilder struct {
+	view  view
 	spec  *bottle.Spec
 	cache *cache
 	own   erofs.Builder
@@ -65,11 +121,18 @@ type imageBuilder struct {
 	out   images
 }
 
-func makeImages(spec *bottle.Spec, c *cache, own *os.File) (*images, error) {
-	b := &imageBuilder{spec: spec, cache: c, out: images{own: own}}
+// makeImages makes the images of a bottle. A start that takes too long goes on with an image
+// that is kept, so that the next one finds it; a start that is cancelled does not.
+func makeImages(ctx context.Context, spec *bottle.Spec, c *cache, own *os.File) (*images, error) {
+	keeping, cancel := untilCancelled(ctx)
+	defer cancel()
+	b := &imageBuilder{view: viewOf(spec), spec: spec, cache: c, out: images{own: own}}
 	defer func() { closeAll(b.open) }()
-	if err := b.root(); err != nil {
+	if err := b.root(keeping); err != nil {
 		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, tooLate(err, "this machine's programs", "the image is kept now, so run the command again")
 	}
 	if spec.Workspace != nil {
 		if err := b.mount(spec.Workspace, true); err != nil {
@@ -81,14 +144,37 @@ func makeImages(spec *bottle.Spec, c *cache, own *os.File) (*images, error) {
 			return nil, err
 		}
 	}
-	if err := b.own.Write(own); err != nil {
+	err := b.own.Write(ctx, own)
+	switch {
+	case ctx.Err() != nil:
+		return nil, tooLate(ctx.Err(), "the workspace and mounts", "use a smaller workspace, or another backend")
+	case err != nil:
 		return nil, fmt.Errorf("write the bottle's image: %w", err)
 	}
 	return &b.out, nil
 }
 
+// tooLate explains a start whose time was over before its images were made.
+func tooLate(err error, what, advice string) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &bottle.UnavailableError{Backend: name, Reason: "it took too long to copy " + what + " into an image", Err: err, Advice: advice}
+}
+
+// untilCancelled returns a context that ends when ctx is cancelled, and not at its deadline.
+func untilCancelled(ctx context.Context) (context.Context, func()) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
+		}
+	})
+	return out, func() { stop(); cancel() }
+}
+
 // root adds what the bottle finds at "/".
-func (b *imageBuilder) root() error {
+func (b *imageBuilder) root(ctx context.Context) error {
 	for _, d := range []string{"/proc", "/sys", "/dev"} {
 		if err := b.own.Dir(layerDir+d, erofs.Attr{Mode: 0o755}); err != nil {
 			return err
@@ -100,12 +186,16 @@ func (b *imageBuilder) root() error {
 		if err != nil {
 			return err
 		}
-		if err := b.keep(f, "/", erofs.TreeOptions{Owner: owner(b.spec)}); err != nil {
+		o, err := b.view.own(f)
+		if err == nil {
+			err = b.keep(ctx, f, "/", o)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	for i := range b.spec.Root.Binds {
-		if err := b.bind(&b.spec.Root.Binds[i]); err != nil {
+		if err := b.bind(ctx, &b.spec.Root.Binds[i], b.spec.Root.Binds[i+1:]); err != nil {
 			return err
 		}
 	}
@@ -118,37 +208,45 @@ func (b *imageBuilder) root() error {
 }
 
 // bind adds a tree of the system to an image that is kept or, if it is small, to the
-// bottle's own.
-func (b *imageBuilder) bind(m *bottle.Mount) error {
+// bottle's own. The contents of directories that one of the later binds hides are in no
+// image.
+func (b *imageBuilder) bind(ctx context.Context, m *bottle.Mount, later []bottle.Mount) error {
 	at := layerDir + m.Target
-	if m.Source == "" && m.Tree == nil {
-		if err := b.own.Dir(at, erofs.Attr{Mode: 0o555, Opaque: true}); err != nil {
-			return err
-		}
-		return b.own.Empty(at)
+	if hides(m) {
+		return b.own.Dir(at, erofs.Attr{Mode: 0o555})
 	}
 	f, err := b.source(m)
 	if err != nil {
 		return err
 	}
+	o := b.view.system()
+	o.Opaque = true
+	for i := range later {
+		if rel, below := strings.CutPrefix(later[i].Target, strings.TrimSuffix(m.Target, "/")+"/"); below && hides(&later[i]) {
+			o.Empty = append(o.Empty, rel)
+		}
+	}
 	if size, err := erofs.TreeSize(f, smallTree); err != nil {
 		return err
 	} else if size > smallTree {
-		return b.keep(f, m.Target, erofs.TreeOptions{Opaque: true})
+		return b.keep(ctx, f, m.Target, o)
 	}
-	_, err = b.own.Tree(at, f, erofs.TreeOptions{Opaque: true})
+	_, err = b.own.Tree(at, f, o)
 	return err
 }
 
+// hides reports whether m is an empty directory in place of one of this machine's.
+func hides(m *bottle.Mount) bool { return m.Source == "" && m.Tree == nil }
+
 // keep adds a layer that is made once for each state of the tree.
-func (b *imageBuilder) keep(f *os.File, target string, o erofs.TreeOptions) error {
+func (b *imageBuilder) keep(ctx context.Context, f *os.File, target string, o erofs.TreeOptions) error {
 	var image erofs.Builder
 	digest, err := image.Tree(target, f, o)
 	if err != nil {
 		return err
 	}
 	key := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%v\x00%x", format, target, o.Opaque, digest))
-	path, err := b.cache.file("root-"+hex.EncodeToString(key[:16]), image.Write)
+	path, err := b.cache.file(ctx, "root-"+hex.EncodeToString(key[:16]), func(f *os.File) error { return image.Write(ctx, f) })
 	if err != nil {
 		return fmt.Errorf("image of %s: %w", f.Name(), err)
 	}
@@ -179,16 +277,20 @@ func (b *imageBuilder) mount(m *bottle.Mount, workspace bool) error {
 	if err != nil {
 		return err
 	}
-	o := erofs.TreeOptions{Owner: owner(b.spec), Opaque: true}
+	o, err := b.view.own(f)
+	if err != nil {
+		return err
+	}
 	if m.Access == bottle.AccessOverlay {
+		o.Opaque = true
 		_, err := b.own.Tree(layerDir+m.Target, f, o)
 		if err == nil && workspace {
-			err = b.describe(f)
+			err = b.describe(f, o)
 		}
 		return err
 	}
 	from := fmt.Sprintf("%s/%d", mountsDir, len(b.out.mounts))
-	if _, err := b.own.Tree(from, f, erofs.TreeOptions{Owner: owner(b.spec)}); err != nil {
+	if _, err := b.own.Tree(from, f, o); err != nil {
 		return err
 	}
 	b.out.mounts = append(b.out.mounts, roMount{from, m.Target})
@@ -203,12 +305,12 @@ func (b *imageBuilder) mount(m *bottle.Mount, workspace bool) error {
 	return b.own.File(layerDir+m.Target, nil, erofs.Attr{Mode: 0o644})
 }
 
-func (b *imageBuilder) describe(f *os.File) error {
+func (b *imageBuilder) describe(f *os.File, o erofs.TreeOptions) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	u, g := owner(b.spec)(st.Uid, st.Gid)
+	u, g := o.Owner(st.Uid, st.Gid)
 	b.out.workspace = erofs.Attr{Mode: fs.FileMode(st.Mode & 0o777), UID: u, GID: g}
 	return nil
 }

@@ -2,6 +2,7 @@ package microvm
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 // initramfs returns the path of the machine's first file system: the guest program and
 // the modules, made once for each pair of program and kernel.
-func (c *cache) initramfs(k *kernel) (string, error) {
+func (c *cache) initramfs(ctx context.Context, k *kernel) (string, error) {
 	agent, err := program.Binary()
 	if err != nil {
 		return "", err
@@ -30,7 +31,7 @@ func (c *cache) initramfs(k *kernel) (string, error) {
 		}
 		fmt.Fprintf(sum, "%s\x00%d\x00%d\x00", m, fi.Size(), fi.ModTime().UnixNano())
 	}
-	return c.file("initrd-"+hex.EncodeToString(sum.Sum(nil)[:16]), func(f *os.File) error {
+	return c.file(ctx, "initrd-"+hex.EncodeToString(sum.Sum(nil)[:16]), func(f *os.File) error {
 		return writeInitramfs(f, agent, k.modules)
 	})
 }

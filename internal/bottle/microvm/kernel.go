@@ -29,10 +29,7 @@ type kernel struct {
 
 // drivers lists the modules of a machine. Where the kernel has one built in, there is no
 // file of it.
-var drivers = []string{"virtio_mmio", "virtio_console", "virtio_blk", "virtio_net", "virtio_rng", "erofs", "ext4", "overlay"}
-
-// optional drivers are left out where they are missing.
-var optional = []string{"virtio_rng"}
+var drivers = []string{"virtio_mmio", "virtio_console", "virtio_blk", "virtio_net", "erofs", "ext4", "overlay"}
 
 // kernelPattern finds the kernels of distributions.
 const kernelPattern = "/boot/vmlinuz-*"
@@ -107,7 +104,7 @@ func readKernel(path string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.modules, err = resolveModules(dir, drivers); err != nil {
+	if k.modules, err = resolveModules(dir); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return k, nil
@@ -127,14 +124,9 @@ func openTrusted(path string) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	why := ""
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+	why := othersChange(&st)
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		why = "is not a regular file"
-	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		why = fmt.Sprintf("belongs to user %d", st.Uid)
-	case st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != 0:
-		why = "can be written by others"
 	}
 	if why != "" {
 		f.Close()
@@ -193,7 +185,7 @@ func moduleDir(path, version string) (string, error) {
 
 // resolveModules returns the files of the drivers and of what they need, in the order in
 // which they must be loaded.
-func resolveModules(dir string, want []string) ([]string, error) {
+func resolveModules(dir string) ([]string, error) {
 	index, err := moduleIndex(filepath.Join(dir, "modules.order"))
 	if err != nil {
 		return nil, err
@@ -203,8 +195,8 @@ func resolveModules(dir string, want []string) ([]string, error) {
 		return nil, err
 	}
 	r := &resolver{dir: dir, index: index, built: built, done: map[string]bool{}}
-	for _, m := range want {
-		if err := r.add(m, 0); err != nil && !slices.Contains(optional, m) {
+	for _, m := range drivers {
+		if err := r.add(m, 0); err != nil {
 			return nil, err
 		}
 	}

@@ -1,9 +1,11 @@
 package microvm
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -183,6 +185,7 @@ test -u /bin/mount && echo set-id
 kill -9 1 2>/dev/null && echo killed
 cat /proc/kallsyms 2>/dev/null | head -1 | grep -v ^0000000000000000 && echo addresses
 dd if=/dev/zero of=/etc/passwd count=1 2>/dev/null && echo passwd
+grep -q '^Seccomp:.*2' /proc/self/status || echo unfiltered
 id -u; echo end`)
 	want := "1000"
 	if os.Getuid() != 0 {
@@ -190,6 +193,73 @@ id -u; echo end`)
 	}
 	if out != want+"\nend\n" {
 		t.Errorf("inside:\n%s", out)
+	}
+}
+
+// TestWorkspaceReplaced: a workspace that the command has put a link in place of is exported
+// as a link. Nothing of where it leads is.
+func TestWorkspaceReplaced(t *testing.T) {
+	spec := plan(t)
+	spec.Workspace.Target = spec.User.Home + "/work"
+	x := create(t, spec)
+	if out := run(t, x, "cd "+spec.User.Home+"; rm -r work && ln -s / work && readlink work"); out != "/\n" {
+		t.Fatalf("inside: %q", out)
+	}
+	if err := x.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var stream bytes.Buffer
+	if err := x.Export(t.Context(), &stream); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for tr := tar.NewReader(&stream); ; {
+		h, err := tr.Next()
+		if err != nil {
+			break
+		}
+		got = append(got, h.Name+h.Linkname)
+	}
+	if want := "./home/ ./home/carboy/ ./home/carboy/work/"; strings.Join(got, " ") != want {
+		t.Errorf("exported: %q", got)
+	}
+}
+
+// TestMonitorIsBounded: the host's kernel limits what QEMU can take, and filters its calls
+// twice.
+func TestMonitorIsBounded(t *testing.T) {
+	spec := plan(t)
+	x := create(t, spec)
+	dir := fmt.Sprintf("/proc/%d/", x.Posture().Processes[0].PID)
+	limits, err := os.ReadFile(dir + "limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(limits)) {
+		for _, name := range []string{"Max address space", "Max file size", "Max open files", "Max core file size"} {
+			if v, ok := strings.CutPrefix(line, name); ok && strings.Fields(v)[1] == "unlimited" {
+				t.Error(line)
+			}
+		}
+	}
+	if want := fmt.Sprintf("Max file size             %d ", spec.Limits.Disk); !strings.Contains(string(limits), want) {
+		t.Errorf("no %q in:\n%s", want, limits)
+	}
+	status, err := os.ReadFile(dir + "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		name, v, _ := strings.Cut(line, ":")
+		n, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
+		switch name {
+		case "Seccomp_filters":
+			if n < 2 {
+				t.Errorf("%d filters", n)
+			}
+		case "VmPeak", "Threads":
+			t.Logf("%s", strings.TrimSpace(line))
+		}
 	}
 }
 

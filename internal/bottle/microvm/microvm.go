@@ -44,7 +44,7 @@ var (
 func (Backend) Name() string { return name }
 
 // format is part of Build: it changes with the images and the way a machine is set up.
-const format = "1"
+const format = "2"
 
 // Build implements bottle.Backend.
 func (Backend) Build() string {

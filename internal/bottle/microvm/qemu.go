@@ -36,11 +36,43 @@ type disk struct {
 // firstFD is the first descriptor that a sealed program inherits.
 const firstFD = 3
 
+// Bounds of QEMU, which a hostile machine may have taken over.
+const (
+	// ownThreads are its threads beside those of the processors: up to 64 read and write
+	// disks.
+	ownThreads = 80
+	// ownAddresses, in bytes, is its address space beside the machine's memory and the
+	// stacks. What it translates for an emulated processor takes 1 GiB.
+	ownAddresses = 3 << 30
+	// ownFiles are descriptors: KVM needs two for each queue of a device.
+	ownFiles = 1024
+)
+
+// limits returns the bounds of QEMU. It can make no file larger than the machine's disk.
+func (m *machine) limits() (hostexec.SealedLimits, error) {
+	threads := uint64(ownThreads + m.cpus)
+	l := hostexec.SealedLimits{Memory: uint64(m.memory)*mib + ownAddresses + threads*hostexec.SealedStack, Files: ownFiles, Threads: threads}
+	for _, d := range m.disks {
+		if d.writable {
+			fi, err := d.file.Stat()
+			if err != nil {
+				return l, err
+			}
+			l.FileSize = max(l.FileSize, uint64(fi.Size()))
+		}
+	}
+	return l, nil
+}
+
 // start starts QEMU. All that it has are descriptors: no option names a file of the host.
 func (m *machine) start(ctx context.Context, r *hostexec.Runner) (*hostexec.SealedProcess, error) {
 	args, files := m.command()
+	limits, err := m.limits()
+	if err != nil {
+		return nil, err
+	}
 	s := hostexec.Sealed{
-		Program: hostexec.Qemu, Args: args, Files: files, UID: m.uid, GID: m.gid,
+		Program: hostexec.Qemu, Args: args, Files: files, UID: m.uid, GID: m.gid, Limits: limits,
 		Binds: []hostexec.Bind{{Source: m.kernel, Target: hostexec.SealedKernel}, {Source: m.initrd, Target: hostexec.SealedInitrd}},
 	}
 	if !m.emulated {
@@ -92,12 +124,13 @@ func (m *machine) command() (args []string, files []*os.File) {
 		files = append(files, f)
 		return firstFD + len(files) - 1
 	}
+	accel, cpu := "kvm", "host"
 	if m.emulated {
-		add("-accel", "tcg,thread=multi", "-cpu", "max")
-	} else {
-		add("-accel", "kvm", "-cpu", "host")
+		accel, cpu = "tcg,thread=multi", "max"
 	}
-	add("-M", "microvm", "-m", strconv.FormatInt(m.memory, 10), "-smp", strconv.Itoa(m.cpus),
+	// Virtual machines inside this one, and counters, would only be more of the host's kernel
+	// to attack.
+	add("-accel", accel, "-cpu", cpu+",-vmx,-svm,pmu=off", "-M", "microvm", "-m", strconv.FormatInt(m.memory, 10), "-smp", strconv.Itoa(m.cpus),
 		"-no-reboot", "-nodefaults", "-no-user-config", "-display", "none", "-global", "virtio-mmio.force-legacy=false",
 		"-kernel", hostexec.SealedKernel, "-initrd", hostexec.SealedInitrd,
 		"-append", m.kernelLine(),

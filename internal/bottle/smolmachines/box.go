@@ -22,10 +22,7 @@ import (
 	"github.com/carboy/carboy/internal/smolstate"
 )
 
-const (
-	endIn   = time.Minute // for each of stop and delete
-	statsIn = time.Minute
-)
+const endIn = time.Minute // for each of stop and delete
 
 // box is a live bottle, or one that is being made.
 type box struct {
@@ -262,55 +259,19 @@ func (x *box) Pause(ctx context.Context) error { return x.guest.Freeze(ctx) }
 func (x *box) Export(ctx context.Context, w io.Writer) error {
 	var layers []proto.Layer
 	if ws := x.spec.Workspace; ws != nil && ws.Access == bottle.AccessOverlay {
-		layers = []proto.Layer{{Dir: upperDir + ws.Target, At: ws.Target}}
+		layers = []proto.Layer{{Dir: upperDir, At: ws.Target}}
 	}
-	return x.export(ctx, layers, w)
+	return x.guest.Export(ctx, layers, x.spec.Limits.Disk, w)
 }
 
 // ExportAll implements bottle.Bottle.
 func (x *box) ExportAll(ctx context.Context, w io.Writer) error {
-	return x.export(ctx, []proto.Layer{{Dir: upperDir, At: "/"}}, w)
-}
-
-func (x *box) export(ctx context.Context, layers []proto.Layer, w io.Writer) error {
-	// A hostile machine could send for ever. Names and headers are beside the disk's data.
-	b := &bounded{w: w, left: 2*x.spec.Limits.Disk + 64*mib}
-	if err := x.guest.Export(ctx, layers, b); err != nil {
-		return fmt.Errorf("export changes: %w", err)
-	}
-	return nil
-}
-
-// bounded refuses more bytes than a bottle can have.
-type bounded struct {
-	w    io.Writer
-	left int64
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, errors.New("the machine sends more than its disk holds")
-	}
-	return b.w.Write(p)
+	return x.guest.Export(ctx, []proto.Layer{{Dir: upperDir, At: "/"}}, x.spec.Limits.Disk, w)
 }
 
 // Usage implements bottle.Bottle. What the bottle writes is in the machine's memory, beside
 // what commands may use.
-func (x *box) Usage() (bottle.Usage, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statsIn)
-	defer cancel()
-	s, err := x.guest.Stats(ctx)
-	if err != nil {
-		return bottle.Usage{}, err
-	}
-	if x.spec.Scratch == "" {
-		return bottle.Usage{Memory: s.Memory + s.Disk}, nil
-	}
-	return bottle.Usage{Memory: s.Memory, Disk: s.Disk}, nil
-}
+func (x *box) Usage() (bottle.Usage, error) { return x.guest.Usage(x.spec.Scratch != "") }
 
 // Refusals implements bottle.Bottle.
-func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) {
-	s, err := x.guest.Stats(ctx)
-	return bottle.Refusals{Pids: s.Refused}, err
-}
+func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) { return x.guest.Refusals(ctx) }

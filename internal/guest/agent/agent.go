@@ -268,9 +268,7 @@ func (a *agent) perform(ch *proto.Channel, r *proto.Request, reply *proto.Reply)
 		err := exportTar(r.Layers, ch.Writer(proto.Out))
 		return errors.Join(err, ch.Writer(proto.Out).Close())
 	case r.Op == proto.OpFreeze:
-		return a.freeze(true)
-	case r.Op == proto.OpThaw:
-		return a.freeze(false)
+		return a.freeze()
 	case r.Op == proto.OpStats:
 		reply.Stats, err = a.stats()
 		return err

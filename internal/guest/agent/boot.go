@@ -17,8 +17,7 @@ import (
 const initName = "/init"
 
 const (
-	portName    = "carboy"       // of the virtio port
-	portOption  = "carboy.port=" // another name, on the kernel's command line
+	portName    = "carboy" // of the virtio port
 	portTimeout = 10 * time.Minute
 )
 
@@ -44,7 +43,7 @@ func boot() (stream io.ReadWriteCloser, notes []string, err error) {
 		}
 	}
 	notes = append(notes, loadModules("/modules")...)
-	port, err := findPort(portFromCmdline())
+	port, err := findPort()
 	if err != nil {
 		return nil, nil, errors.Join(err, errors.New(strings.Join(notes, "; ")))
 	}
@@ -72,30 +71,20 @@ func loadModules(dir string) (notes []string) {
 	return notes
 }
 
-func portFromCmdline() string {
-	b, _ := os.ReadFile("/proc/cmdline")
-	for _, f := range strings.Fields(string(b)) {
-		if v, ok := strings.CutPrefix(f, portOption); ok {
-			return v
-		}
-	}
-	return portName
-}
-
-// findPort waits for the virtio port of that name. Its number differs from machine to
+// findPort waits for the virtio port of that name: its number differs from machine to
 // machine.
-func findPort(name string) (string, error) {
+func findPort() (string, error) {
 	for end := time.Now().Add(portTimeout); ; time.Sleep(2 * time.Millisecond) {
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 		for _, n := range names {
 			b, _ := os.ReadFile(n)
 			dev := "/dev/" + filepath.Base(filepath.Dir(n))
-			if _, err := os.Stat(dev); strings.TrimSpace(string(b)) == name && err == nil {
+			if _, err := os.Stat(dev); strings.TrimSpace(string(b)) == portName && err == nil {
 				return dev, nil
 			}
 		}
 		if time.Now().After(end) {
-			return "", fmt.Errorf("there is no virtio port %q", name)
+			return "", fmt.Errorf("there is no virtio port %q", portName)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func exportTar(layers []proto.Layer, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		err = t.Layer(fd, strings.Trim(filepath.Clean("/"+l.At), "/"))
+		err = t.Below(fd, strings.Trim(filepath.Clean("/"+l.At), "/"))
 		unix.Close(fd)
 		if err != nil {
 			return err

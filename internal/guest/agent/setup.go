@@ -63,8 +63,14 @@ func perform(s *proto.Step) error {
 		if err := os.MkdirAll(s.Path, 0o755); err != nil {
 			return err
 		}
+		if err := noLinks(s.Path); err != nil {
+			return err
+		}
 		return own(s)
 	case "mount":
+		if err := noLinks(s.Path); err != nil {
+			return err
+		}
 		source := s.Source
 		if serial, ok := strings.CutPrefix(source, virtioPrefix); ok {
 			var err error
@@ -81,14 +87,6 @@ func perform(s *proto.Step) error {
 			return err
 		}
 		return os.Lchown(s.Path, int(s.UID), int(s.GID))
-	case "write":
-		if err := os.MkdirAll(filepath.Dir(s.Path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(s.Path, s.Content, 0o600); err != nil {
-			return err
-		}
-		return own(s)
 	case "node":
 		if err := unix.Mknod(s.Path, s.Mode, int(s.Flags)); err != nil {
 			return err
@@ -111,6 +109,16 @@ func findDisk(serial string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("there is no disk with the serial number %q", serial)
+}
+
+// noLinks returns an error if a path leads through a symbolic link. What a bottle left, which
+// is brought in before, could lead out of the commands' root.
+func noLinks(path string) error {
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 func own(s *proto.Step) error {
@@ -168,33 +176,22 @@ func makeCgroup(l proto.Limits) (string, error) {
 	return dir, nil
 }
 
-// freeze stops the commands, or lets them go on. When it returns nothing of them runs, and
-// what they wrote is on its file system.
-func (a *agent) freeze(on bool) error {
+// freeze stops the commands for good. When it returns nothing of them runs, and what they
+// wrote is on its file system.
+func (a *agent) freeze() error {
 	a.setupMu.Lock()
 	defer a.setupMu.Unlock()
 	if a.cgroup == "" {
 		return errors.New("commands have no cgroup here")
 	}
-	v := "0"
-	if on {
-		v = "1"
-	}
-	if err := os.WriteFile(a.cgroup+"/cgroup.freeze", []byte(v), 0); err != nil {
+	if err := os.WriteFile(a.cgroup+"/cgroup.freeze", []byte("1"), 0); err != nil {
 		return err
 	}
-	for !frozen(a.cgroup, v) {
+	for field(a.cgroup+"/cgroup.events", "frozen") == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if on {
-		unix.Sync()
-	}
+	unix.Sync()
 	return nil
-}
-
-func frozen(dir, want string) bool {
-	b, err := os.ReadFile(dir + "/cgroup.events")
-	return err != nil || strings.Contains(string(b), "frozen "+want)
 }
 
 func (a *agent) stats() (*proto.Stats, error) {

@@ -88,7 +88,7 @@ func becomeCommand() error {
 	// As the user, who must have the right to enter it.
 	if dir := string(o.Start.Dir); dir != "" {
 		if err := unix.Chdir(dir); err != nil {
-			return fmt.Errorf("working directory %s: %w", dir, err)
+			return fmt.Errorf("working directory %.200q: %w", dir, err)
 		}
 	}
 	unix.Umask(0o022)

@@ -3,7 +3,6 @@ package proto
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"sync"
 )
 
@@ -15,7 +14,7 @@ type Channel struct {
 	text  []byte // the guest's side: the request so far
 	asked bool
 
-	in  [Streams]*Reader // streams towards this side; nil for the others
+	in  [Streams]*Reader // streams towards this side that the request has; nil for the others
 	out [Streams]*Writer // streams from this side
 
 	mu       sync.Mutex
@@ -38,7 +37,9 @@ const maxControls = 256
 // ErrEnded means that the channel, or the whole stream, is over.
 var ErrEnded = errors.New("the stream to the guest has ended")
 
-func newChannel(c *Conn, id uint32) *Channel {
+// newChannel returns a channel. Of the streams towards this side, it takes those that takes
+// names: bytes on another one are a breach.
+func newChannel(c *Conn, id uint32, takes ...int) *Channel {
 	ch := &Channel{
 		conn: c, id: id, answers: map[uint32]chan Answer{},
 		replied: make(chan struct{}), exited: make(chan struct{}), ended: make(chan struct{}),
@@ -46,14 +47,15 @@ func newChannel(c *Conn, id uint32) *Channel {
 	for s := range Streams {
 		if (s == In) == c.host {
 			ch.out[s] = newWriter(ch, uint8(s))
-		} else {
-			ch.in[s] = newReader(ch, uint8(s))
 		}
+	}
+	for _, s := range takes {
+		ch.in[s] = newReader(ch, uint8(s))
 	}
 	return ch
 }
 
-// Reader returns the end of a stream towards this side.
+// Reader returns the end of a stream towards this side, nil if the request has none.
 func (ch *Channel) Reader(stream int) *Reader { return ch.in[stream] }
 
 // Writer returns the end of a stream from this side.
@@ -254,7 +256,7 @@ func (ch *Channel) Handle(f func(Control)) {
 // SendReply, SendAnswer, SendExit and End are the guest's side. Errors mean that the
 // stream has ended.
 func (ch *Channel) SendReply(r Reply) error {
-	const room = 16 << 10
+	const room = 4 << 10 // JSON can make it six times as long
 	if len(r.Error) > room {
 		r.Error = r.Error[:room]
 	}
@@ -305,5 +307,3 @@ func (ch *Channel) end(reader func(*Reader)) {
 	}
 	close(ch.ended)
 }
-
-var _ io.ReadCloser = (*Reader)(nil)

@@ -196,7 +196,7 @@ func (c *Conn) request(f *frame, accept func(*Channel, []byte)) error {
 			c.mu.Unlock()
 			return breach("channel %d cannot be opened", f.channel)
 		}
-		ch = newChannel(c, f.channel)
+		ch = newChannel(c, f.channel, In)
 		c.channels[f.channel], c.last = ch, f.channel
 	}
 	c.mu.Unlock()
@@ -239,7 +239,7 @@ func (c *Conn) Open(r *Request) (*Channel, error) {
 		return nil, errors.New("too many commands at a time")
 	}
 	c.last++
-	ch := newChannel(c, c.last)
+	ch := newChannel(c, c.last, r.Op.output()...)
 	c.channels[ch.id] = ch
 	c.mu.Unlock()
 	return ch, c.sendParts(kindRequest, ch.id, b)

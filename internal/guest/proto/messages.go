@@ -68,9 +68,19 @@ const (
 	OpImport Op = "import" // stream In: a tar
 	OpExport Op = "export" // stream Out: a tar
 	OpFreeze Op = "freeze"
-	OpThaw   Op = "thaw"
 	OpStats  Op = "stats"
 )
+
+// output returns the streams from the guest that a request has.
+func (o Op) output() []int {
+	switch o {
+	case OpStart:
+		return []int{Out, Err}
+	case OpExport:
+		return []int{Out}
+	}
+	return nil
+}
 
 // Request asks the guest for something. One of the parts is set, by Op.
 type Request struct {
@@ -122,7 +132,7 @@ type Setup struct {
 
 // Step makes one thing in the file tree.
 type Step struct {
-	// Op is "mkdir" (with its parents), "mount", "symlink", "write" or "node".
+	// Op is "mkdir" (with its parents), "mount", "symlink" or "node".
 	Op   string `json:"op"`
 	Path string `json:"path"`
 	// Source holds a mount's source, or the text of a link. "virtio:SERIAL" is the virtio
@@ -132,10 +142,9 @@ type Step struct {
 	Data   string `json:"data,omitempty"`  // of a mount
 	Flags  uint64 `json:"flags,omitempty"` // of a mount: MS_*
 	// Mode holds permission bits with the sticky bit, as stat(2) has them.
-	Mode    uint32 `json:"mode,omitempty"`
-	UID     uint32 `json:"uid,omitempty"`
-	GID     uint32 `json:"gid,omitempty"`
-	Content []byte `json:"content,omitempty"`
+	Mode uint32 `json:"mode,omitempty"`
+	UID  uint32 `json:"uid,omitempty"`
+	GID  uint32 `json:"gid,omitempty"`
 }
 
 // Net describes the guest's one network card.
@@ -165,10 +174,10 @@ type Start struct {
 	Cols     uint16   `json:"cols,omitempty"`
 }
 
-// Layer is the upper directory of an overlay, to be exported.
+// Layer is a part of an overlay's upper directory, to be exported.
 type Layer struct {
-	Dir string `json:"dir"` // the directory
-	At  string `json:"at"`  // where it stands inside: names in the stream are below it
+	Dir string `json:"dir"` // the upper directory: names in the stream are from there
+	At  string `json:"at"`  // which directory in it
 }
 
 // Control changes what runs on a channel. Each has the next number, from 1.
@@ -209,8 +218,10 @@ type Stats struct {
 
 // Check returns an error if a number is impossible.
 func (s *Stats) Check() error {
-	if s.Memory < 0 || s.Refused < 0 || s.Disk < 0 {
-		return breach("negative statistics")
+	for _, n := range []int64{s.Memory, s.Refused, s.Disk} {
+		if n < 0 || n > 1<<60 { // sums of two must fit
+			return breach("impossible statistics: %d", n)
+		}
 	}
 	return nil
 }

@@ -1,20 +1,22 @@
 package proto
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
 	"sync"
 )
 
-// Reader is the receiving end of a stream. It holds at most Window bytes.
+// Reader is the receiving end of a stream. It holds at most Window bytes, however they were
+// cut into frames.
 type Reader struct {
 	ch     *Channel
 	stream uint8
 
 	mu      sync.Mutex
 	wake    *sync.Cond
-	parts   [][]byte
+	held    bytes.Buffer
 	room    int // bytes that the sender may still send
 	taken   int // bytes read and not yet given back as credit
 	eof     bool
@@ -44,7 +46,7 @@ func (r *Reader) push(b []byte) error {
 	if r.closed || r.aborted {
 		return nil // without new credit the sender soon stops
 	}
-	r.parts = append(r.parts, append([]byte(nil), b...))
+	r.held.Write(b)
 	r.wake.Broadcast()
 	return nil
 }
@@ -60,7 +62,7 @@ func (r *Reader) finish() error {
 func (r *Reader) abort() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.aborted, r.parts = true, nil
+	r.aborted, r.held = true, bytes.Buffer{}
 	r.wake.Broadcast()
 }
 
@@ -71,23 +73,23 @@ func (r *Reader) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	r.mu.Lock()
-	for len(r.parts) == 0 && !r.eof && !r.closed && !r.aborted {
+	for r.held.Len() == 0 && !r.eof && !r.closed && !r.aborted {
 		r.wake.Wait()
 	}
-	if len(r.parts) == 0 {
+	if r.held.Len() == 0 {
 		defer r.mu.Unlock()
 		if r.eof {
 			return 0, io.EOF
 		}
 		return 0, ErrEnded
 	}
-	n := copy(p, r.parts[0])
-	if r.parts[0] = r.parts[0][n:]; len(r.parts[0]) == 0 {
-		r.parts = r.parts[1:]
+	n, _ := r.held.Read(p)
+	if r.held.Len() == 0 {
+		r.held = bytes.Buffer{} // an idle stream holds no memory
 	}
 	r.taken += n
 	give := 0
-	if r.taken >= Window/4 || len(r.parts) == 0 {
+	if r.taken >= Window/4 || r.held.Len() == 0 {
 		give, r.taken = r.taken, 0
 		r.room += give
 	}
@@ -104,7 +106,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	tell := !r.closed && !r.eof && !r.aborted
-	r.closed, r.parts = true, nil
+	r.closed, r.held = true, bytes.Buffer{}
 	r.wake.Broadcast()
 	r.mu.Unlock()
 	if !tell {

@@ -149,6 +149,44 @@ func TestLayer(t *testing.T) {
 	}
 }
 
+// TestBelow packs a part of a layer, and what became of it.
+func TestBelow(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(dir+"/home/me/work/d", 0o755), os.WriteFile(dir+"/home/me/work/d/f", []byte("f"), 0o644),
+		os.WriteFile(dir+"/home/me/beside", nil, 0o644), os.Symlink("/etc", dir+"/home/me/link"), os.WriteFile(dir+"/home/file", nil, 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, want := range map[string]string{
+		"home/me/work":   "./home/ ./home/me/ ./home/me/work/ ./home/me/work/d/ ./home/me/work/d/f",
+		"home/me/link":   "./home/ ./home/me/ ./home/me/link",
+		"home/me/link/x": "./home/ ./home/me/ ./home/me/link",
+		"home/file/x/y":  "./home/ ./home/file",
+		"home/me/absent": "./home/ ./home/me/",
+		"absent/at/all":  "",
+	} {
+		var out bytes.Buffer
+		w := NewWriter(&out)
+		if err := errors.Join(w.Below(opened(t, dir), at), w.Close()); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+		var got []string
+		for tr := tar.NewReader(&out); ; {
+			h, err := tr.Next()
+			if err != nil {
+				break
+			}
+			got = append(got, h.Name)
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%s: %s", at, s)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add(hostileStream(f, &tar.Header{Typeflag: tar.TypeReg, Name: "a/b", Size: 3}))
 	f.Add(hostileStream(f, &tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: ".."}, &tar.Header{Typeflag: tar.TypeReg, Name: "a/b", Size: 3}))

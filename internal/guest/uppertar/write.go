@@ -69,6 +69,46 @@ func (w *Writer) Layer(fd int, at string) error {
 	return p.dir(dir, path, &st)
 }
 
+// Below packs the directory at of the layer fd, a path without leading slash, and all below
+// it. The stream has the directories above it too, without what else is in them: one may hide
+// what was there. Where one of these is gone, or is no directory any more, the stream says
+// that and ends.
+func (w *Writer) Below(fd int, at string) error {
+	dir, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { unix.Close(dir) }()
+	p := &packer{Writer: w, first: map[inode]string{}}
+	path := "."
+	for at != "" {
+		name, rest, more := strings.Cut(at, "/")
+		at, path = rest, path+"/"+name
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return gone(err)
+		}
+		if !more || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return p.one(dir, name, path)
+		}
+		next, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return gone(err)
+		}
+		unix.Close(dir)
+		dir = next
+		e, err := entry(&st, path)
+		if err != nil {
+			return err
+		}
+		attributes(dir, e)
+		if p.tw.header(e); p.tw.err != nil {
+			return p.tw.err
+		}
+	}
+	return w.Layer(dir, "")
+}
+
 type inode struct{ dev, ino uint64 }
 
 type packer struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/sparse"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -96,7 +96,7 @@ func (c Copier) Tree(ctx context.Context, src, dst string) error {
 			}
 			return os.Symlink(link, to)
 		case d.Type().IsRegular():
-			return copyFile(root, path, to, fi)
+			return copyFile(ctx, root, path, to, fi)
 		}
 		return nil
 	})
@@ -134,7 +134,7 @@ func (c Copier) MayRead(fi fs.FileInfo) bool {
 	return st.Mode&need == need
 }
 
-func copyFile(root *os.Root, path, to string, fi fs.FileInfo) error {
+func copyFile(ctx context.Context, root *os.Root, path, to string, fi fs.FileInfo) error {
 	in, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -152,7 +152,7 @@ func copyFile(root *os.Root, path, to string, fi fs.FileInfo) error {
 	}
 	defer out.Close()
 	if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) != nil {
-		if err := copyData(out, in, fi.Size()); err != nil {
+		if err := errors.Join(sparse.Copy(ctx, out, 0, in, fi.Size()), out.Truncate(fi.Size())); err != nil {
 			return err
 		}
 	}
@@ -163,26 +163,4 @@ func copyFile(root *os.Root, path, to string, fi fs.FileInfo) error {
 		return err
 	}
 	return out.Close()
-}
-
-// copyData copies a file's content and keeps its holes.
-func copyData(out, in *os.File, size int64) error {
-	for off := int64(0); off < size; {
-		start, err := unix.Seek(int(in.Fd()), off, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			break
-		}
-		if err != nil {
-			start = off
-		}
-		end, err := unix.Seek(int(in.Fd()), start, unix.SEEK_HOLE)
-		if err != nil {
-			end = size
-		}
-		if _, err := io.Copy(io.NewOffsetWriter(out, start), io.NewSectionReader(in, start, end-start)); err != nil {
-			return err
-		}
-		off = end
-	}
-	return out.Truncate(size)
 }
