@@ -24,6 +24,7 @@ var layers = [][]string{
 	{"internal/routes", "internal/forge/forgetest", "internal/macos"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/ociruntime", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
+	{"internal/bottle/posture"},
 	{"internal/bottle/gvisor", "internal/bottle/guest", "internal/guest/agent/program", "internal/bottle/docker/dockertest", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/ship/reviews", "internal/orchestrate", "internal/orchestrate/config", "internal/platform"},
 	{"internal/orchestrate/checks", "internal/bottle/docker", "internal/bottle/microvm", "internal/bottle/smolmachines", "internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host"},
 	{"internal/backends", "internal/review", "internal/run/repos", "internal/provenance"},
