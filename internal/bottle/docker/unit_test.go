@@ -2,7 +2,6 @@ package docker
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"os"
@@ -85,60 +84,6 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	if !strings.Contains(u.Reason, want) {
 		t.Errorf("%q", u.Reason)
 	}
-}
-
-// valid reports whether a packet's transport checksum is right, computed the slow way.
-func valid(p []byte, start int, proto byte, addrs []byte) bool {
-	var sum uint32
-	body := p[start:]
-	all := append(append([]byte(nil), addrs...), 0, proto)
-	all = binary.BigEndian.AppendUint16(all, uint16(len(body)))
-	all = append(all, body...)
-	if len(all)%2 == 1 {
-		all = append(all, 0)
-	}
-	for i := 0; i < len(all); i += 2 {
-		sum += uint32(all[i])<<8 | uint32(all[i+1])
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return sum == 0xffff
-}
-
-func TestChecksums(t *testing.T) {
-	for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-		for size := 20; size < 100; size++ {
-			body := make([]byte, size)
-			for i := range body {
-				body[i] = byte(i*37 + size)
-			}
-			v4 := append([]byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, proto, 0, 0, 198, 18, 0, 3, 198, 18, 0, 2}, body...)
-			setChecksum(v4)
-			if !valid(v4, 20, proto, v4[12:20]) {
-				t.Errorf("IPv4, protocol %d, %d bytes", proto, size)
-			}
-			v6 := append(append([]byte{0x60, 0, 0, 0, 0, byte(size), proto, 64}, make([]byte, 32)...), body...)
-			v6[8], v6[39] = 0xfd, 2
-			setChecksum(v6)
-			if !valid(v6, 40, proto, v6[8:40]) {
-				t.Errorf("IPv6, protocol %d, %d bytes", proto, size)
-			}
-		}
-	}
-	// Anything else, and anything short, stays as it is.
-	for _, p := range [][]byte{nil, {0x45}, {0x60}, {0x4f, 19: 0}, {0x45, 6: 0x20, 9: unix.IPPROTO_TCP, 45: 1}, {0x45, 9: unix.IPPROTO_ICMP, 45: 1}, {0x45, 9: unix.IPPROTO_TCP, 30: 1}} {
-		was := string(p)
-		if setChecksum(p); string(p) != was {
-			t.Errorf("%x became %x", was, p)
-		}
-	}
-}
-
-func FuzzChecksum(f *testing.F) {
-	f.Add([]byte{0x45, 9: 6, 45: 1})
-	f.Add([]byte{0x60, 6: 17, 60: 1})
-	f.Fuzz(func(t *testing.T, p []byte) { setChecksum(p) })
 }
 
 func TestOwner(t *testing.T) {
