@@ -52,8 +52,11 @@ func New(socket string) *Client {
 	}}
 }
 
-// Dial connects to a local socket whose server runs as the user or as root. Another user
-// would decide what is done in the caller's name.
+// ErrStranger is the error for a server of another user.
+var ErrStranger = errors.New("who is neither you nor root")
+
+// Dial connects to a local socket whose server runs as the user or as root, else the error
+// is ErrStranger: another user would decide what is done in the caller's name.
 func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -78,7 +81,7 @@ func trusted(c *net.UnixConn) error {
 		return err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("it belongs to user %d, who is neither you nor root", cred.Uid)
+		return fmt.Errorf("it belongs to user %d, %w", cred.Uid, ErrStranger)
 	}
 	return nil
 }
