@@ -19,11 +19,12 @@ import (
 // small interface that each consumer declares.
 var layers = [][]string{
 	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/sparse", "internal/loopback", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar", "internal/macos/frames", "internal/macos/start"},
-	{"internal/policy", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
+	{"internal/policy", "internal/dockerapi", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/forge", "internal/forge/giteatest", "internal/macos/session"},
 	{"internal/routes", "internal/forge/forgetest", "internal/macos"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
 	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/ociruntime", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
+	{"internal/bottle/posture"},
 	{"internal/bottle/gvisor", "internal/bottle/guest", "internal/guest/agent/program", "internal/bottle/docker/dockertest", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/ship/reviews", "internal/orchestrate", "internal/orchestrate/config", "internal/platform"},
 	{"internal/orchestrate/checks", "internal/bottle/docker", "internal/bottle/microvm", "internal/bottle/smolmachines", "internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host"},
 	{"internal/backends", "internal/review", "internal/run/repos", "internal/provenance"},
@@ -45,7 +46,7 @@ var only = []struct {
 	in     []string
 	why    string
 }{
-	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/bottle/docker", "internal/corpus/attacker", "internal/macos/start", "internal/macos/session"}, "whatever carboy starts on the host goes through the exec chokepoint"},
+	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/bottle/userns", "internal/corpus/attacker", "internal/macos/start", "internal/macos/session"}, "whatever carboy starts on the host goes through the exec chokepoint"},
 	{module + "/internal/bottle/gvisor", []string{"internal/backends"}, "a backend is imported in one place"},
 	{module + "/internal/bottle/docker", []string{"internal/backends"}, "a backend is imported in one place"},
 	{module + "/internal/bottle/microvm", []string{"internal/backends"}, "a backend is imported in one place"},

@@ -130,7 +130,7 @@ var exceptions = map[string]string{
 	"internal/gitgate/gittest":          "upstreams for tests: sshd and git http-backend",
 	"internal/bottle/bottletest":        "a suite for tests: its guest starts programs inside the bottle, not on the host",
 	"internal/corpus/attacker":          "the attacker of the hostile corpus: it runs inside a bottle only, and its Main does nothing elsewhere",
-	"internal/bottle/docker":            "a process that sleeps in a user namespace while mounts are made, of the embedded guest program",
+	"internal/bottle/userns":            "a process that sleeps in a user namespace while mounts are made, of a program that carboy embeds",
 	"internal/bottle/docker/dockertest": "a Docker Engine for tests",
 	"internal/guest/agent":              "the program inside a container or virtual machine: it starts commands there, not on the host",
 	"internal/bottle/gvisor":            "the embedded kernel re-executes this binary as its own parts, with an environment of its own making",

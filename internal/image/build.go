@@ -134,7 +134,6 @@ type job struct {
 // builder builds images.
 type builder interface {
 	make(ctx context.Context, src *os.File, j job, say func(string)) error
-	close()
 }
 
 // findBuilder finds a Docker Engine or a BuildKit daemon. If the user names one
@@ -205,7 +204,6 @@ func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)
 	if err != nil {
 		return nil, r.bad("nothing is here to build it", err)
 	}
-	defer e.close()
 	if _, err := c.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}

@@ -381,7 +381,6 @@ func TestEngineWords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer eng.close()
 			var said []string
 			err = eng.build(t.Context(), strings.NewReader("context"), "Dockerfile", "x:y", func(s string) { said = append(said, s) })
 			if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {

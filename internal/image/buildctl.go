@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carboy/carboy/internal/dockerapi"
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
@@ -36,7 +37,7 @@ func findBuildkit(ctx context.Context, env func(string) string, untrusted string
 	}
 	var errs []error
 	for _, p := range paths {
-		c, err := dialOwn(ctx, p)
+		c, err := dockerapi.Dial(ctx, p)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", p, err))
 			continue
@@ -46,8 +47,6 @@ func findBuildkit(ctx context.Context, env func(string) string, untrusted string
 	}
 	return nil, errors.Join(errs...)
 }
-
-func (b *buildkit) close() {}
 
 // make builds an image from a context, a tar, and writes it to out in docker
 // save's form.

@@ -7,31 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"regexp"
 	"strings"
 	"sync"
-	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/carboy/carboy/internal/dockerapi"
 )
 
 // engine is a Docker Engine of this machine, used over its socket as the user.
-// No client program is started: it would read the user's configuration, with
-// its credentials, proxy passwords and plugins, and pass these on.
-type engine struct {
-	path string
-	http *http.Client
-}
+type engine struct{ api *dockerapi.Client }
 
 const (
-	engineAnswersIn = 10 * time.Second
-	maxEngineLine   = 1 << 20
-	maxBuildLog     = 4 << 10
+	maxEngineLine = 1 << 20
+	maxBuildLog   = 4 << 10
 )
 
 // findEngine finds an engine that answers.
@@ -46,12 +39,11 @@ func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
 	}
 	var errs []error
 	for _, p := range paths {
-		e := newEngine(p)
-		err := e.ping(ctx)
+		api := dockerapi.New(p)
+		_, err := api.Ping(ctx)
 		if err == nil {
-			return e, nil
+			return &engine{api}, nil
 		}
-		e.close()
 		errs = append(errs, fmt.Errorf("%s: %w", p, err))
 	}
 	return nil, errors.Join(errs...)
@@ -68,90 +60,6 @@ func sockets(env func(string) string, variable string, usual []string) ([]string
 		return nil, fmt.Errorf("%s is %.80q, and only sockets of this machine (unix://) are asked", variable, host)
 	}
 	return []string{path}, nil
-}
-
-func newEngine(path string) *engine {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialOwn(ctx, path) }
-	return &engine{path: path, http: &http.Client{
-		Transport:     &http.Transport{DialContext: dial, DisableCompression: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
-}
-
-// dialOwn connects to a local socket whose server runs as the user or as root.
-func dialOwn(ctx context.Context, path string) (net.Conn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := trustedPeer(c.(*net.UnixConn)); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
-}
-
-func (e *engine) close() { e.http.CloseIdleConnections() }
-
-// trustedPeer refuses an engine of another user, who would decide what is
-// built.
-func trustedPeer(c *net.UnixConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(cerr, err); err != nil {
-		return err
-	}
-	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("it belongs to user %d, who is neither you nor root", cred.Uid)
-	}
-	return nil
-}
-
-func (e *engine) ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, engineAnswersIn)
-	defer cancel()
-	res, err := e.do(ctx, http.MethodGet, "/_ping", nil)
-	if err != nil {
-		return err
-	}
-	return res.Body.Close()
-}
-
-// do sends a request. A status other than 200 is an error with the engine's
-// message.
-func (e *engine) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, body)
-	if err != nil {
-		return nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/x-tar")
-	}
-	res, err := e.http.Do(req)
-	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
-		return nil, err
-	}
-	if res.StatusCode == http.StatusOK {
-		return res, nil
-	}
-	defer res.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
-	var said struct {
-		Message string `json:"message"`
-	}
-	if json.Unmarshal(b, &said) != nil || said.Message == "" {
-		said.Message = strings.TrimSpace(string(b))
-	}
-	return nil, fmt.Errorf("the engine says %s: %s", res.Status, said.Message)
 }
 
 // onlyBuildKit matches the engine's message about a Dockerfile that its older
@@ -188,7 +96,7 @@ func (e *engine) build(ctx context.Context, tar io.ReadSeeker, dockerfile, tag s
 
 func (e *engine) buildWith(ctx context.Context, version string, tar io.Reader, dockerfile, tag string, say func(string)) error {
 	q := url.Values{"version": {version}, "dockerfile": {dockerfile}, "t": {tag}, "rm": {"1"}, "forcerm": {"1"}}
-	res, err := e.do(ctx, http.MethodPost, "/build?"+q.Encode(), io.NopCloser(tar))
+	res, err := e.api.Do(ctx, http.MethodPost, "/build?"+q.Encode(), "application/x-tar", io.NopCloser(tar))
 	if err != nil {
 		return err
 	}
@@ -256,7 +164,7 @@ func followBuild(r io.Reader, say func(string)) error {
 
 // export writes an image to a file.
 func (e *engine) export(ctx context.Context, tag, file string, most int64) error {
-	res, err := e.do(ctx, http.MethodGet, "/images/"+tag+"/get", nil)
+	res, err := e.api.Do(ctx, http.MethodGet, "/images/"+tag+"/get", "", nil)
 	if err != nil {
 		return err
 	}

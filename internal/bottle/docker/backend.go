@@ -23,13 +23,16 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/guest"
+	"github.com/carboy/carboy/internal/dockerapi"
 	"github.com/carboy/carboy/internal/guest/program"
 	"github.com/carboy/carboy/internal/guest/proto"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const name = "docker"
 
-// endPatience bounds the removal of a container; a healthy Engine takes a moment.
+// endPatience bounds the wait for the Engine, and that for the processes, when a bottle
+// ends; a healthy machine takes a moment.
 const endPatience = 2 * time.Minute
 
 // Backend makes bottles of containers.
@@ -70,60 +73,30 @@ func (Backend) Capabilities() bottle.Capabilities {
 
 // Check implements bottle.Backend.
 func (Backend) Check(ctx context.Context) error {
+	_, err := usable(ctx)
+	return err
+}
+
+// usable returns the Engine, if it and this machine can hold bottles.
+func usable(ctx context.Context) (*engine, error) {
 	if os.Geteuid() != 0 {
-		return &bottle.UnavailableError{
+		return nil, &bottle.UnavailableError{
 			Backend: name, Reason: "only root can put wire and files into a container",
 			Advice: "run carboy with sudo, or use the backend gvisor, which needs no root and is the stronger boundary",
 		}
 	}
 	e, err := connect(ctx)
+	if err == nil {
+		err = e.suitable(ctx)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return e.suitable(ctx)
-}
-
-// suitable reports why this Engine cannot hold bottles.
-func (e *engine) suitable(ctx context.Context) error {
-	var info struct {
-		OSType          string
-		Runtimes        map[string]any
-		SecurityOptions []string
-	}
-	if err := e.call(ctx, "GET", "/info", nil, nil, &info); err != nil {
-		return e.unreachable(err)
-	}
-	refuse := func(reason, advice string) error {
-		return &bottle.UnavailableError{Backend: name, Reason: reason, Advice: advice}
-	}
-	seccomp := false
-	for _, o := range info.SecurityOptions {
-		switch {
-		case o == "name=rootless":
-			return refuse("the Engine at "+e.socket+" is a rootless one, which root's carboy does not use", "set DOCKER_HOST to the system's Engine")
-		case o == "name=userns":
-			return refuse("the Engine at "+e.socket+" maps users (userns-remap), so files of the host would change hands", "use an Engine without userns-remap, or the backend gvisor")
-		case len(o) >= 12 && o[:12] == "name=seccomp":
-			seccomp = true
-		}
-	}
-	switch {
-	case info.OSType != "linux":
-		return refuse("the Engine at "+e.socket+" is not one for Linux", "use Docker on Linux")
-	case info.Runtimes[runtimeName] == nil:
-		return refuse("the Engine at "+e.socket+" has no runtime "+runtimeName, "install runc")
-	case !seccomp:
-		return refuse("the Engine at "+e.socket+" has no seccomp filters", "use a kernel and an Engine with seccomp")
-	}
-	return nil
+	return e, nil
 }
 
 // Probe implements bottle.Prober.
 func (b Backend) Probe(ctx context.Context, spec *bottle.Spec) (bottle.Posture, error) {
-	if err := b.Check(ctx); err != nil {
-		closeAll(spec.Files())
-		return bottle.Posture{}, err
-	}
 	x, err := b.Create(ctx, spec)
 	if err != nil {
 		return bottle.Posture{}, err
@@ -138,13 +111,14 @@ func closeAll(files []*os.File) {
 }
 
 // Create implements bottle.Backend.
-func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
+func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
 	// What is used further on is duplicated.
 	defer closeAll(spec.Files())
 	if err := refuseSpec(spec); err != nil {
 		return nil, err
 	}
-	if err := b.Check(ctx); err != nil {
+	e, err := usable(ctx)
+	if err != nil {
 		return nil, err
 	}
 	t, err := openTrees(spec)
@@ -152,27 +126,11 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 		return nil, err
 	}
 	defer t.close()
-	e, err := connect(ctx)
-	if err == nil {
-		err = e.sweep(ctx)
-	}
-	var image string
-	if err == nil {
-		image, err = e.guestImage(ctx)
-	}
-	x := &box{engine: e, done: make(chan struct{}), scratch: t.scratchName}
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err == nil {
-		x.id, err = e.create(ctx, spec, image)
-	}
-	if err == nil {
-		err = x.begin(ctx, spec, t)
-	}
-	if err != nil {
+	x := &box{engine: e, scratch: t.scratchName, closing: make(chan struct{}), done: make(chan struct{})}
+	if err := x.begin(ctx, spec, t); err != nil {
 		return nil, errors.Join(err, x.destroy())
 	}
+	go x.watch()
 	return x, nil
 }
 
@@ -200,39 +158,33 @@ type box struct {
 	client  *guest.Client
 	pump    *pump
 	layers  []layer
+	scratch string // a directory to be removed; empty: none
 	meter   *meter
 	posture bottle.Posture
-	scratch string // a directory to be removed; empty: none
 
 	once    sync.Once
 	closing chan struct{} // closed when the end begins
 	done    chan struct{}
 	err     error // of the end
 
-	mu     sync.Mutex // held while files are read, and when they are closed
+	mu     sync.RWMutex // held while layers are used, and alone when they are closed
 	closed bool
 }
 
-// begin starts the container, makes it a bottle and verifies it.
+// begin makes the container, makes it a bottle, and verifies it. The caller destroys what
+// there is of it if that fails.
 func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
-	if err := x.engine.start(ctx, x.id); err != nil {
+	if err := x.engine.sweep(ctx); err != nil {
 		return err
 	}
-	c, err := x.engine.inspect(ctx, x.id)
+	image, err := x.engine.guestImage(ctx)
 	if err != nil {
 		return err
 	}
-	if x.pid, err = openProcess(c.State.Pid); err != nil {
+	if err := x.create(ctx, configOf(spec, image)); err != nil {
 		return err
 	}
-	// The number was the container's if it still runs with it now.
-	if c, err = x.engine.inspect(ctx, x.id); err != nil {
-		return err
-	}
-	if !c.State.Running || c.State.Pid != x.pid.pid {
-		return errors.New("docker: the container ended at once")
-	}
-	if err := c.check(spec); err != nil {
+	if err := x.start(ctx, spec); err != nil {
 		return err
 	}
 	j, err := join(ctx, x.pid, spec, t)
@@ -240,16 +192,16 @@ func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 		return err
 	}
 	x.layers = j.layers
-	if x.client, err = guest.Connect(ctx, j.stream); err != nil {
-		if j.tun != nil {
-			j.tun.Close()
-		}
-		return err
-	}
 	if j.tun != nil {
 		if x.pump, err = startPump(j.tun, spec.Wire); err != nil {
+			j.stream.Close()
 			return err
 		}
+	}
+	greeting, cancel := context.WithTimeout(ctx, beginPatience)
+	defer cancel()
+	if x.client, err = guest.Connect(greeting, j.stream); err != nil {
+		return err
 	}
 	l := spec.Limits
 	if err := x.client.Setup(ctx, &proto.Setup{Filter: true, Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
@@ -258,12 +210,28 @@ func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 	if x.meter, err = openMeter(x.pid, x.scratch); err != nil {
 		return err
 	}
-	if x.posture, err = x.verify(spec); err != nil {
+	x.posture, err = x.verify(spec)
+	return err
+}
+
+// start starts the container, and finds its first process.
+func (x *box) start(ctx context.Context, spec *bottle.Spec) error {
+	if err := x.engine.call(ctx, "POST", container(x.id, "/start"), nil, nil, nil); err != nil {
+		return fmt.Errorf("start the container: %w", err)
+	}
+	var c inspected
+	err := x.engine.call(ctx, "GET", container(x.id, "/json"), nil, nil, &c)
+	switch {
+	case dockerapi.Gone(err) || err == nil && !c.State.Running:
+		return fmt.Errorf("docker: the container ended at once %s; the Engine's log may say why: journalctl -u docker", safetext.String(c.State.Error, 300))
+	case err != nil:
 		return err
 	}
-	x.closing = make(chan struct{})
-	go x.watch()
-	return nil
+	if err := c.check(spec); err != nil {
+		return err
+	}
+	x.pid, err = openProcess(c.State.Pid, c.ID)
+	return err
 }
 
 // watch ends the bottle when its stream ends.
@@ -286,9 +254,15 @@ func (x *box) destroy() error {
 		// It ends even if the Engine does not answer; unless it is paused, at once.
 		_ = unix.PidfdSendSignal(int(x.pid.fd.Fd()), unix.SIGKILL, nil, 0)
 	}
-	var engineErr error
 	if x.id != "" {
-		engineErr = x.engine.remove(ctx, x.id)
+		err := x.engine.remove(ctx, x.id)
+		if answer := (*dockerapi.Error)(nil); err != nil && !errors.As(err, &answer) && x.pid != nil {
+			// The Engine has ended or hangs. It is enough that the processes end; what
+			// it remembers of the container is removed by the next carboy.
+			x.meter.thaw()
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	if x.client != nil {
 		_ = x.client.Close()
@@ -297,41 +271,19 @@ func (x *box) destroy() error {
 		x.pump.close()
 	}
 	if x.pid != nil {
-		if err := x.pid.await(ctx); err != nil {
-			errs = append(errs, err)
-		} else if e := (*engineError)(nil); !errors.As(engineErr, &e) {
-			// The Engine has ended, and so has every process. What it remembers of
-			// the container is removed by the next carboy.
-			engineErr = nil
-		}
+		errs = append(errs, x.pid.await(endPatience))
 		x.pid.fd.Close()
 	}
-	errs = append(errs, engineErr)
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.closed = true
 	for _, l := range x.layers {
 		l.dir.Close()
 	}
-	x.mu.Unlock()
 	if x.scratch != "" {
 		errs = append(errs, os.RemoveAll(x.scratch))
 	}
 	return errors.Join(errs...)
-}
-
-// await blocks until the process has ended.
-func (p *process) await(ctx context.Context) error {
-	polls := []unix.PollFd{{Fd: int32(p.fd.Fd()), Events: unix.POLLIN}}
-	for ctx.Err() == nil {
-		n, err := unix.Poll(polls, 100)
-		if err != nil && err != unix.EINTR {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
-	}
-	return fmt.Errorf("process %d of the container has not ended: %w", p.pid, ctx.Err())
 }
 
 // Posture implements bottle.Bottle.
@@ -369,7 +321,7 @@ func (x *box) Pause(ctx context.Context) error {
 	if x.over() {
 		return bottle.ErrGone
 	}
-	err := x.engine.call(ctx, "POST", "/containers/"+x.id+"/pause", nil, nil, nil)
+	err := x.engine.call(ctx, "POST", container(x.id, "/pause"), nil, nil, nil)
 	if err != nil && x.over() {
 		return bottle.ErrGone
 	}
@@ -378,9 +330,9 @@ func (x *box) Pause(ctx context.Context) error {
 
 // Export implements bottle.Bottle.
 func (x *box) Export(ctx context.Context, w io.Writer) error {
-	for _, l := range x.layers[1:] { // the first is the root's
+	for i, l := range x.layers {
 		if l.workspace {
-			return x.export(ctx, w, []layer{l})
+			return x.export(ctx, w, x.layers[i:i+1])
 		}
 	}
 	return x.export(ctx, w, nil)
@@ -392,13 +344,16 @@ func (x *box) ExportAll(ctx context.Context, w io.Writer) error {
 }
 
 // Usage implements bottle.Bottle.
-func (x *box) Usage() (bottle.Usage, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (x *box) Usage() (u bottle.Usage, err error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	if x.closed || x.over() {
-		return bottle.Usage{}, bottle.ErrGone
+		return u, bottle.ErrGone
 	}
-	return x.meter.usage()
+	if u.Memory, err = x.meter.used(); err == nil {
+		u.Disk, err = x.meter.diskUsage()
+	}
+	return u, err
 }
 
 // Refusals implements bottle.Bottle.

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,12 +14,16 @@ import (
 	"strings"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/dockerapi"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Labels of containers. A container whose owner has ended is removed by the next carboy.
+// Labels of containers. A container whose owner has ended is removed by the next carboy
+// that can tell.
 const (
 	labelBottle = "dev.carboy.bottle"
 	labelOwner  = "dev.carboy.owner" // process, its start and the boot
+	labelPIDs   = "dev.carboy.pidns" // where the process has that number
 )
 
 // guestPids is added to the limit on processes, for the guest program's own threads and
@@ -46,6 +51,8 @@ type hostConfig struct {
 	PidsLimit      int64
 	NanoCpus       int64
 	AutoRemove     bool
+	Init           *bool
+	CgroupnsMode   string
 	IpcMode        string
 	PidMode        string
 	Runtime        string
@@ -69,6 +76,7 @@ type containerConfig struct {
 	Env             []string
 	WorkingDir      string
 	NetworkDisabled bool
+	Healthcheck     struct{ Test []string }
 	Labels          map[string]string
 	HostConfig      hostConfig
 }
@@ -80,10 +88,12 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 		Image: image, Entrypoint: []string{guestPath, "container"}, Cmd: []string{},
 		User:     fmt.Sprintf("%d:%d", spec.User.UID, spec.User.GID),
 		Hostname: spec.Hostname, WorkingDir: "/", NetworkDisabled: true,
-		Labels: map[string]string{labelBottle: spec.ID, labelOwner: owner()},
+		Labels: map[string]string{labelBottle: spec.ID, labelOwner: owner(), labelPIDs: pidNamespace()},
 	}
+	c.Healthcheck.Test = []string{"NONE"}
 	h := &c.HostConfig
-	h.NetworkMode, h.IpcMode, h.Runtime = "none", "private", runtimeName
+	h.NetworkMode, h.IpcMode, h.CgroupnsMode, h.Runtime = "none", "private", "private", runtimeName
+	h.Init = new(bool) // false, whatever the Engine's settings say: the guest is the first process
 	h.CapDrop, h.SecurityOpt, h.ReadonlyRootfs = []string{"ALL"}, []string{"no-new-privileges"}, true
 	h.Memory = spec.Limits.Memory + memoryRoom(spec)
 	h.MemorySwap = h.Memory // no swap
@@ -92,7 +102,7 @@ func configOf(spec *bottle.Spec, image string) *containerConfig {
 	h.NanoCpus = int64(min(spec.Limits.CPUs, runtime.NumCPU())) * 1e9
 	h.AutoRemove = true
 	h.LogConfig.Type = "none"
-	h.Ulimits = []ulimit{{"core", 0, 0}}
+	h.Ulimits = []ulimit{{"core", 1, 1}} // with 0, the host's program for core files is started
 	return c
 }
 
@@ -112,45 +122,38 @@ type inspected struct {
 	Mounts []struct{ Source, Destination string }
 }
 
-func (e *engine) inspect(ctx context.Context, id string) (*inspected, error) {
-	c := &inspected{}
-	return c, e.call(ctx, http.MethodGet, "/containers/"+id+"/json", nil, nil, c)
-}
+// container returns the API's path for a container.
+func container(id, what string) string { return "/containers/" + url.PathEscape(id) + what }
 
-// create returns the container's id. It waits for the Engine's answer even if the caller
-// gives up: without the id the container could not be removed.
-func (e *engine) create(ctx context.Context, spec *bottle.Spec, image string) (string, error) {
+// create makes the container. It waits for the Engine's answer even if the caller gives
+// up. If there is none, destroy finds the container by its name.
+func (x *box) create(ctx context.Context, c *containerConfig) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endPatience)
 	defer cancel()
+	x.id = "carboy-" + strings.ToLower(rand.Text())
 	var r struct {
 		ID string `json:"Id"`
 	}
-	if err := e.call(ctx, http.MethodPost, "/containers/create", nil, configOf(spec, image), &r); err != nil {
-		return "", fmt.Errorf("create the container: %w", err)
+	err := x.engine.call(ctx, http.MethodPost, "/containers/create", url.Values{"name": {x.id}}, c, &r)
+	if err == nil && r.ID == "" {
+		err = errors.New("it has no id")
 	}
-	if r.ID == "" || strings.ContainsAny(r.ID, "/?#") {
-		return "", errors.New("docker: the container has no id")
+	if err != nil {
+		return fmt.Errorf("create the container: %w", err)
 	}
-	return r.ID, nil
-}
-
-func (e *engine) start(ctx context.Context, id string) error {
-	if err := e.call(ctx, http.MethodPost, "/containers/"+id+"/start", nil, nil, nil); err != nil {
-		return fmt.Errorf("start the container: %w", err)
-	}
+	x.id = r.ID
 	return nil
 }
 
 // remove removes a container, running or not, and returns when it is gone. One that was
 // gone is no error.
 func (e *engine) remove(ctx context.Context, id string) error {
-	err := e.call(ctx, http.MethodDelete, "/containers/"+id, url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
-	if !gone(err) {
+	err := e.call(ctx, http.MethodDelete, container(id, ""), url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
+	if !dockerapi.Gone(err) {
 		return err
 	}
 	// The Engine may be removing it, since its first process has ended.
-	err = e.call(ctx, http.MethodPost, "/containers/"+id+"/wait", url.Values{"condition": {"removed"}}, nil, nil)
-	if gone(err) {
+	if err = e.call(ctx, http.MethodPost, container(id, "/wait"), url.Values{"condition": {"removed"}}, nil, nil); dockerapi.Gone(err) {
 		return nil
 	}
 	return err
@@ -159,7 +162,7 @@ func (e *engine) remove(ctx context.Context, id string) error {
 // check compares what the Engine made with what was asked for: it can have settings of
 // its own.
 func (c *inspected) check(spec *bottle.Spec) error {
-	h := &c.HostConfig
+	h, want := &c.HostConfig, configOf(spec, "")
 	refuse := func(format string, args ...any) error {
 		return &bottle.PostureError{Role: "container", Reason: fmt.Sprintf(format, args...)}
 	}
@@ -180,12 +183,12 @@ func (c *inspected) check(spec *bottle.Spec) error {
 		return refuse("its runtime is %q", h.Runtime)
 	case h.PidMode != "" && h.PidMode != "private":
 		return refuse("its processes are those of %q", h.PidMode)
-	case c.Config.User != fmt.Sprintf("%d:%d", spec.User.UID, spec.User.GID):
+	case c.Config.User != want.User:
 		return refuse("its user is %q", c.Config.User)
-	case !slices.Equal(c.Config.Entrypoint, []string{guestPath, "container"}):
+	case !slices.Equal(c.Config.Entrypoint, want.Entrypoint):
 		return refuse("it starts %q", c.Config.Entrypoint)
-	case h.Memory != spec.Limits.Memory+memoryRoom(spec) || h.PidsLimit != spec.Limits.Pids+guestPids:
-		return refuse("its limits are not those of the bottle")
+	case h.Memory != want.HostConfig.Memory || h.PidsLimit != want.HostConfig.PidsLimit || h.NanoCpus != want.HostConfig.NanoCpus:
+		return refuse("its limits are not those of the bottle: the kernel may lack cgroups for memory, processes or processors")
 	}
 	return nil
 }
@@ -195,7 +198,7 @@ func owner() string {
 	return fmt.Sprintf("%d %s %s", os.Getpid(), startOf(os.Getpid()), bootID())
 }
 
-// startOf returns when a process started, in the kernel's ticks; empty: there is none.
+// startOf returns when a process started, in the kernel's ticks; empty: none runs.
 func startOf(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -203,7 +206,7 @@ func startOf(pid int) string {
 	}
 	// The name in parentheses may hold anything.
 	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) < 20 {
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" { // dead, and not yet waited for
 		return ""
 	}
 	return f[19]
@@ -212,6 +215,11 @@ func startOf(pid int) string {
 func bootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
+}
+
+func pidNamespace() string {
+	ns, _ := os.Readlink("/proc/self/ns/pid")
+	return ns
 }
 
 // sweep removes the containers of carboys that have ended.
@@ -226,15 +234,24 @@ func (e *engine) sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for _, c := range list {
-		if !ownerLives(c.Labels[labelOwner]) {
-			errs = append(errs, e.remove(ctx, c.ID))
+		if ownerLives(c.Labels) {
+			continue
+		}
+		if err := e.remove(ctx, c.ID); err != nil {
+			id := safetext.String(c.ID, 64)
+			errs = append(errs, fmt.Errorf("remove what a carboy left that was killed (docker rm -f %s): %w", id, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func ownerLives(label string) bool {
-	f := strings.Fields(label)
+// ownerLives reports whether the carboy that made a container may be living. Of one in
+// another PID namespace nothing is known here.
+func ownerLives(labels map[string]string) bool {
+	if ns := labels[labelPIDs]; ns != "" && ns != pidNamespace() {
+		return true
+	}
+	f := strings.Fields(labels[labelOwner])
 	if len(f) != 3 {
 		return false
 	}

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/rootfs"
+	"github.com/carboy/carboy/internal/guest/program"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -137,29 +140,83 @@ func unixPoll(r *os.File, d time.Duration) {
 	_, _ = unix.Poll(p, int(d.Milliseconds()))
 }
 
-// TestEngineKilled kills the Engine beside a living bottle, which must end all the same.
+// TestEngineKilled kills the Engine beside a living bottle, which must end all the same,
+// and beside a paused one, which cannot take a signal by itself.
 func TestEngineKilled(t *testing.T) {
-	e := withEngine(t)
+	for name, paused := range map[string]bool{"running": false, "paused": true} {
+		t.Run(name, func(t *testing.T) {
+			e := withEngine(t)
+			x, err := Backend{}.Create(t.Context(), emptySpec())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if paused {
+				if err := x.Pause(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			inside := x.Posture().Processes[0].PID
+			pid, err := strconv.Atoi(e.PID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if err := x.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := syscall.Kill(inside, 0); err != syscall.ESRCH {
+				t.Errorf("process %d of the bottle: %v", inside, err)
+			}
+			if err := (Backend{}).Check(t.Context()); err == nil {
+				t.Error("without an Engine bottles can be made")
+			}
+		})
+	}
+}
+
+// TestEngineSettings: what an Engine does to all its containers is not done to bottles.
+func TestEngineSettings(t *testing.T) {
+	withEngine(t, "--init", "--default-ulimit", "core=1000:1000", "--default-ipc-mode", "shareable")
 	x, err := Backend{}.Create(t.Context(), emptySpec())
 	if err != nil {
-		t.Fatal(err)
-	}
-	inside := x.Posture().Processes[0].PID
-	pid, err := strconv.Atoi(e.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if err := x.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := syscall.Kill(inside, 0); err != syscall.ESRCH {
-		t.Errorf("process %d of the bottle: %v", inside, err)
+}
+
+// TestS1ForeignImage: an image with the name of carboy's, which anybody's archive of
+// images can bring along, is not started as the guest program.
+func TestS1ForeignImage(t *testing.T) {
+	withEngine(t)
+	e, err := connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := (Backend{}).Check(t.Context()); err == nil {
-		t.Error("without an Engine bottles can be made")
+	bin, err := program.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := tarOf(append(slices.Clone(bin), "changed"...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.makeImage(t.Context(), text); err != nil {
+		t.Fatal(err)
+	}
+	x, err := Backend{}.Create(t.Context(), emptySpec())
+	var refused *bottle.PostureError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "docker rmi") {
+		t.Errorf("%v", err)
+	}
+	if x != nil {
+		x.Close()
+	}
+	if n := containers(t); n != 0 {
+		t.Errorf("%d containers are left", n)
 	}
 }
 
@@ -240,8 +297,82 @@ func TestS1FirstProcess(t *testing.T) {
 	}
 }
 
+// tracer looks for processes that are about to become commands, and says when it has seen
+// some, or that one let it into its memory. One that has become a command meanwhile may.
+const tracer = `
+import os
+seen = set()
+def comm(p):
+    with open("/proc/%s/comm" % p) as f: return f.read().strip()
+print("ready", flush=True)
+while len(seen) < 5:
+    for p in os.listdir("/proc"):
+        try:
+            if not p.isdigit() or p in seen or comm(p) != "exe": continue
+            seen.add(p)
+            with open("/proc/%s/mem" % p, "rb"):
+                if comm(p) == "exe": print("read", flush=True)
+        except OSError: pass
+print("seen", flush=True)
+`
+
+// TestS1OnTheWayToACommand attacks what the guest program starts, before that is confined
+// as commands are.
+func TestS1OnTheWayToACommand(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
+	withEngine(t)
+	spec := emptySpec()
+	root, err := rootfs.Host(rootfs.Options{User: spec.User, Hostname: spec.Hostname})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Root = root
+	x, err := Backend{}.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	_, err = x.Start(t.Context(), &bottle.Command{Args: []string{"/usr/bin/python3", "-c", tracer}, Env: []string{}, Dir: "/", Stdin: null, Stdout: w, Stderr: w})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 10)
+	go func() {
+		defer close(lines)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			lines <- in.Text()
+		}
+	}()
+	if got := <-lines; got != "ready" {
+		t.Fatalf("%q", got)
+	}
+	for end := time.Now().Add(testenv.Patience(2 * time.Minute)); time.Now().Before(end); {
+		run(t, x, "true")
+		select {
+		case got := <-lines:
+			if got != "seen" {
+				t.Errorf("the tracer says %q", got)
+			}
+			return
+		default:
+		}
+	}
+	t.Error("the tracer saw nothing")
+}
+
 // TestS2SocketsInMounts connects to a socket of the host that lies in a mount which is
-// shown read-only. Beside it lies a file that can be read.
+// shown read-only, and in a directory of the root. Beside it lies a file that can be read.
 func TestS2SocketsInMounts(t *testing.T) {
 	withEngine(t)
 	dir := t.TempDir()
@@ -262,13 +393,16 @@ func TestS2SocketsInMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec.Mounts = []bottle.Mount{{Source: dir, Target: "/given", Access: bottle.AccessReadOnly}}
+	spec.Root.Binds = append(spec.Root.Binds, bottle.Mount{Source: dir, Target: "/opt/bound", Access: bottle.AccessReadOnly})
 	x, err := Backend{}.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.Close()
-	out, _ := run(t, x, `cat /given/file; echo; python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect("/given/s"); print("reached")' 2>&1 | tail -1`)
-	if !strings.HasPrefix(out, "shown\n") || !strings.Contains(out, "refused") {
-		t.Errorf("%q", out)
+	for _, at := range []string{"/given", "/opt/bound"} {
+		out, _ := run(t, x, "cat "+at+`/file; echo; python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect("`+at+`/s"); print("reached")' 2>&1 | tail -1`)
+		if !strings.HasPrefix(out, "shown\n") || !strings.Contains(out, "refused") {
+			t.Errorf("%s: %q", at, out)
+		}
 	}
 }

@@ -18,9 +18,9 @@ func TestMain(m *testing.M) {
 }
 
 // withEngine starts an Engine for one test.
-func withEngine(t *testing.T) *dockertest.Engine {
+func withEngine(t *testing.T, options ...string) *dockertest.Engine {
 	t.Helper()
-	e := dockertest.Start(t)
+	e := dockertest.Start(t, options...)
 	t.Cleanup(func() { e.Stop(t) })
 	return e
 }

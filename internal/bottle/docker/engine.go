@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/dockerapi"
 	"github.com/carboy/carboy/internal/safetext"
 )
 
@@ -28,14 +26,11 @@ const defaultSocket = "/var/run/docker.sock"
 // this was written for.
 const minAPI, maxAPI = 41, 44
 
-// maxAnswer bounds an answer of the Engine, bytes.
-const maxAnswer = 8 << 20
-
-// engine speaks HTTP with a container engine over its Unix socket.
+// engine is a Docker Engine of this machine.
 type engine struct {
 	socket string
-	api    string
-	client *http.Client
+	api    string // begins every path: the version of the API
+	client *dockerapi.Client
 }
 
 // socketOf returns the Engine's socket, as the docker command would choose it. An engine
@@ -100,24 +95,16 @@ func connect(ctx context.Context) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{socket: socket}
-	e.client = &http.Client{Transport: &http.Transport{
-		// Nothing stays open between calls: they are few, and a bottle leaves nothing.
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", e.socket)
-		},
-	}}
-	resp, err := e.send(ctx, http.MethodGet, "/_ping", nil, "")
+	e := &engine{socket: socket, client: dockerapi.New(socket)}
+	version, err := e.client.Ping(ctx)
 	if err != nil {
 		return nil, e.unreachable(err)
 	}
-	resp.Body.Close()
-	_, minor, _ := strings.Cut(resp.Header.Get("Api-Version"), ".")
+	_, minor, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(minor)
 	if err != nil || n < minAPI {
 		return nil, &bottle.UnavailableError{
-			Backend: name, Reason: fmt.Sprintf("the Engine at %s speaks version %s of the API, which is too old", socket, safetext.String(resp.Header.Get("Api-Version"), 20)),
+			Backend: name, Reason: fmt.Sprintf("the Engine at %s speaks version %s of the API, which is too old", socket, safetext.String(version, 20)),
 			Advice: "use Docker 20.10 or newer",
 		}
 	}
@@ -125,82 +112,64 @@ func connect(ctx context.Context) (*engine, error) {
 	return e, nil
 }
 
+// call makes a request with JSON and reads JSON; query, in and out may be nil.
+func (e *engine) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return e.client.Call(ctx, method, e.api+path, in, out)
+}
+
 // unreachable says why nobody answers at the socket.
 func (e *engine) unreachable(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
 	u := &bottle.UnavailableError{Backend: name, Reason: "no Engine answers at " + e.socket, Err: err, Advice: "start Docker (systemctl start docker), or use another backend"}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		u.Reason, u.Advice = "there is no Docker Engine: "+e.socket+" is absent", "install Docker (apt install docker.io) and start it, or use another backend"
+	case errors.Is(err, dockerapi.ErrStranger):
+		u.Reason, u.Advice = "the Engine at "+e.socket+" is not the system's", "set DOCKER_HOST to the system's Engine, unix://"+defaultSocket
 	case errors.Is(err, os.ErrPermission):
 		u.Reason, u.Advice = "you may not use the Docker Engine at "+e.socket, `sudo usermod -aG docker "$USER" and log in again: its members are root in effect`
 	}
 	return u
 }
 
-// engineError is an answer of the Engine that is no success.
-type engineError struct {
-	status int
-	text   string
-}
-
-func (e *engineError) Error() string { return fmt.Sprintf("docker: %s (%d)", e.text, e.status) }
-
-// gone reports whether the Engine says that the thing is not there, or is going.
-func gone(err error) bool {
-	var e *engineError
-	return errors.As(err, &e) && (e.status == http.StatusNotFound || e.status == http.StatusConflict && strings.Contains(e.text, "already in progress"))
-}
-
-// send makes a request. The caller closes the answer's body.
-func (e *engine) send(ctx context.Context, method, path string, body io.Reader, kind string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://docker"+path, body)
-	if err != nil {
-		return nil, err
+// suitable reports why this Engine cannot hold bottles.
+func (e *engine) suitable(ctx context.Context) error {
+	var info struct {
+		OSType          string
+		Runtimes        map[string]any
+		SecurityOptions []string
 	}
-	if kind != "" {
-		req.Header.Set("Content-Type", kind)
+	if err := e.call(ctx, "GET", "/info", nil, nil, &info); err != nil {
+		return e.unreachable(err)
 	}
-	resp, err := e.client.Do(req)
-	if err != nil {
-		return nil, err
+	refuse := func(reason, advice string) error {
+		return &bottle.UnavailableError{Backend: name, Reason: "the Engine at " + e.socket + " " + reason, Advice: advice}
 	}
-	if resp.StatusCode >= 300 && resp.StatusCode != http.StatusNotModified {
-		defer resp.Body.Close()
-		var m struct{ Message string }
-		b, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		if json.Unmarshal(b, &m) != nil || m.Message == "" {
-			m.Message = string(b)
+	filter := ""
+	for _, o := range info.SecurityOptions {
+		switch {
+		case o == "name=rootless":
+			return refuse("is a rootless one, which root's carboy does not use", "set DOCKER_HOST to the system's Engine")
+		case o == "name=userns":
+			return refuse("maps users (userns-remap), so files of the host would change hands", "use an Engine without userns-remap, or the backend gvisor")
+		case strings.HasPrefix(o, "name=seccomp,profile="):
+			filter = strings.TrimPrefix(o, "name=seccomp,profile=")
 		}
-		return nil, &engineError{resp.StatusCode, safetext.String(m.Message, 500)}
 	}
-	return resp, nil
-}
-
-// call makes a request with JSON and reads JSON; in and out may be nil.
-func (e *engine) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
-	var body io.Reader
-	kind := ""
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body, kind = bytes.NewReader(b), "application/json"
-	}
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	resp, err := e.send(ctx, method, e.api+path, body, kind)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if out == nil {
-		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
-		return err
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("docker: answer to %s: %w", path, err)
+	switch {
+	case info.OSType != "linux":
+		return refuse("is not one for Linux", "use Docker on Linux")
+	case info.Runtimes[runtimeName] == nil:
+		return refuse("has no runtime "+runtimeName, "install runc")
+	case filter == "":
+		return refuse("has no filters of system calls (seccomp)", "use a kernel and an Engine with seccomp")
+	case filter != "default" && filter != "builtin": // its name until Docker 20.10, and since
+		return refuse("filters system calls by a profile of its own ("+safetext.String(filter, 200)+"), which may allow anything", "remove seccomp-profile from its settings (/etc/docker/daemon.json), or use the backend gvisor")
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 // export packs layers from their directories, which carboy has open: the container takes
 // no part in it.
 func (x *box) export(ctx context.Context, w io.Writer, layers []layer) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	if x.closed || x.over() {
 		return bottle.ErrGone
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/carboy/carboy/internal/dockerapi"
 	"github.com/carboy/carboy/internal/guest/program"
 	"github.com/carboy/carboy/internal/safetext"
 )
@@ -32,36 +33,47 @@ func (e *engine) guestImage(ctx context.Context) (string, error) {
 		return "", err
 	}
 	ref := imageName + ":" + digest[:32]
-	err = e.call(ctx, http.MethodGet, "/images/"+ref+"/json", nil, nil, nil)
-	if err == nil {
-		return ref, nil
+	if err := e.call(ctx, http.MethodGet, "/images/"+ref+"/json", nil, nil, nil); !dockerapi.Gone(err) {
+		return ref, err
 	}
-	if !gone(err) {
-		return "", err
-	}
-	text, err := guestTar()
+	bin, err := program.Binary()
 	if err != nil {
 		return "", err
 	}
-	q := url.Values{"fromSrc": {"-"}, "repo": {imageName}, "tag": {digest[:32]}, "changes": {"LABEL " + imageLabel + "=" + digest}}
-	resp, err := e.send(ctx, http.MethodPost, e.api+"/images/create?"+q.Encode(), bytes.NewReader(text), "application/x-tar")
+	text, err := tarOf(bin)
+	if err == nil {
+		err = e.makeImage(ctx, text)
+	}
 	if err != nil {
 		return "", fmt.Errorf("make the guest's image: %w", err)
 	}
+	return ref, e.dropOldImages(ctx, digest)
+}
+
+// makeImage makes the image of this build from its files, a tar.
+func (e *engine) makeImage(ctx context.Context, text []byte) error {
+	digest, err := program.Digest()
+	if err != nil {
+		return err
+	}
+	q := url.Values{"fromSrc": {"-"}, "repo": {imageName}, "tag": {digest[:32]}, "changes": {"LABEL " + imageLabel + "=" + digest}}
+	resp, err := e.client.Do(ctx, http.MethodPost, e.api+"/images/create?"+q.Encode(), "application/x-tar", bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
 	defer resp.Body.Close()
 	// The answer is a stream of lines; an error is one of them.
-	for d := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)); ; {
+	for d := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)); ; {
 		var line struct{ Error string }
 		if err := d.Decode(&line); errors.Is(err, io.EOF) {
-			break
+			return nil
 		} else if err != nil {
-			return "", fmt.Errorf("make the guest's image: %w", err)
+			return err
 		}
 		if line.Error != "" {
-			return "", fmt.Errorf("make the guest's image: %s", safetext.String(line.Error, 500))
+			return errors.New(safetext.String(line.Error, 500))
 		}
 	}
-	return ref, e.dropOldImages(ctx, digest)
 }
 
 // dropOldImages removes the images of other builds of carboy, unless a container uses them.
@@ -83,12 +95,8 @@ func (e *engine) dropOldImages(ctx context.Context, digest string) error {
 	return nil
 }
 
-// guestTar returns the image's files. It is the same for the same program.
-func guestTar() ([]byte, error) {
-	bin, err := program.Binary()
-	if err != nil {
-		return nil, err
-	}
+// tarOf returns the files of an image with that guest program.
+func tarOf(bin []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, dir := range []string{"dev", "etc", "proc", "sys", stagePath[1:]} {
@@ -96,7 +104,9 @@ func guestTar() ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guestPath[1:], Mode: 0o755, Size: int64(len(bin))}); err != nil {
+	// The bottle's user can execute it and not read it. So commands, which are that user's
+	// too, cannot trace it, nor what it starts on the way to another command.
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: guestPath[1:], Mode: 0o711, Size: int64(len(bin))}); err != nil {
 		return nil, err
 	}
 	if _, err := w.Write(bin); err != nil {

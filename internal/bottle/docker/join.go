@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -119,7 +120,7 @@ func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *
 	if err := unix.Setns(int(mnt.Fd()), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("join the container's files: %w", err)
 	}
-	j.layers, err = buildRoot(spec, t)
+	j.layers, err = buildRoot(ctx, spec, t)
 	return err
 }
 
@@ -145,12 +146,18 @@ func makeCard(cfg wire.Config) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tun"), nil
 }
 
+// beginPatience bounds the wait until the guest program listens, and that until it answers;
+// both take a moment.
+const beginPatience = 2 * time.Minute
+
 // dialGuest connects to the guest program, which may not listen yet.
 func dialGuest(ctx context.Context, pid *process) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, beginPatience)
+	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		if err = unix.Connect(fd, &unix.SockaddrUnix{Name: agent.Socket}); err != unix.ECONNREFUSED && err != unix.EINTR {
 			break
@@ -170,6 +177,23 @@ func dialGuest(ctx context.Context, pid *process) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "guest"), nil
 }
 
+// await blocks until the process has ended.
+func (p *process) await(patience time.Duration) error {
+	polls := []unix.PollFd{{Fd: int32(p.fd.Fd()), Events: unix.POLLIN}}
+	for end := time.Now().Add(patience); ; {
+		n, err := unix.Poll(polls, int(max(time.Until(end), 0).Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n > 0:
+			return nil
+		default:
+			return fmt.Errorf("process %d of the container has not ended, %v after it was killed", p.pid, patience)
+		}
+	}
+}
+
 // process is the first process of a container, held by a descriptor: its number can become
 // another's.
 type process struct {
@@ -177,15 +201,38 @@ type process struct {
 	fd  *os.File // pidfd
 }
 
-func openProcess(pid int) (*process, error) {
-	if pid <= 1 {
+// openProcess returns the process with the number that the Engine names, if it is in a
+// cgroup of that container. The number is one of the Engine's PID namespace: where the
+// Engine is in a virtual machine or behind a tunnel, it is any process of this machine,
+// in whose namespaces nothing may be changed.
+func openProcess(pid int, id string) (*process, error) {
+	if pid <= 1 || len(id) < 32 {
 		return nil, errors.New("docker: the container has no process")
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ESRCH {
+		return nil, elsewhere(pid)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the container's first process: %w", err)
 	}
-	return &process{pid, os.NewFile(uintptr(fd), "pidfd")}, nil
+	p := &process{pid, os.NewFile(uintptr(fd), "pidfd")}
+	groups, err := p.read("cgroup")
+	if err == nil && !strings.Contains(groups, id) {
+		err = elsewhere(pid)
+	}
+	if err != nil {
+		p.fd.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func elsewhere(pid int) error {
+	return &bottle.UnavailableError{
+		Backend: name, Reason: fmt.Sprintf("the container's process %d is none of this machine, or ended at once", pid),
+		Advice: "use an Engine that runs on this machine itself, and not in a virtual machine (as Docker Desktop's does), in a container or behind a tunnel",
+	}
 }
 
 // path returns a name below the process's entry in /proc.

@@ -19,7 +19,7 @@ import (
 // holds what it writes.
 type meter struct {
 	memory, pids string // directories of the cgroups
-	unified      bool   // version 2
+	freezer      string // likewise; empty in version 2
 	scratch      string // the directory; empty: in memory
 
 	mu   sync.Mutex
@@ -43,60 +43,70 @@ func openMeter(p *process, scratch string) (*meter, error) {
 		if len(f) != 3 {
 			continue
 		}
-		for _, c := range strings.Split(f[1], ",") {
-			switch c {
-			case "memory":
-				m.memory = filepath.Join(cgroupMount, "memory", f[2])
-			case "pids":
-				m.pids = filepath.Join(cgroupMount, "pids", f[2])
-			}
-		}
 		if f[1] == "" && m.memory == "" && m.pids == "" {
 			dir := filepath.Join(cgroupMount, f[2])
 			if _, err := os.Stat(dir + "/memory.current"); err == nil {
-				m.memory, m.pids, m.unified = dir, dir, true
+				m.memory, m.pids = dir, dir
+			}
+		}
+		for _, c := range strings.Split(f[1], ",") {
+			if where := map[string]*string{"memory": &m.memory, "pids": &m.pids, "freezer": &m.freezer}[c]; where != nil {
+				*where = filepath.Join(cgroupMount, c, f[2])
 			}
 		}
 	}
 	if m.memory == "" || m.pids == "" {
-		return nil, errors.New("the container's cgroup cannot be found: its use of memory and processes would be unknown")
+		return nil, fmt.Errorf("the container's cgroup is not below %s: its use of memory and processes would be unknown", cgroupMount)
 	}
-	_, err = m.usage()
+	_, err = m.used()
 	return m, err
 }
 
-// usage counts the memory that the kernel cannot take back: what processes have, and files
-// in memory.
-func (m *meter) usage() (bottle.Usage, error) {
-	text, err := os.ReadFile(m.memory + "/memory.stat")
+// used returns the memory that the kernel cannot take back, in bytes: what processes have,
+// and files in memory.
+func (m *meter) used() (int64, error) {
+	text, err := read(m.memory + "/memory.stat")
 	if err != nil {
-		return bottle.Usage{}, err
+		return 0, err
 	}
 	names := []string{"total_rss", "total_shmem"}
-	if m.unified {
+	if m.memory == m.pids { // version 2
 		names = []string{"anon", "shmem", "kernel_stack", "pagetables", "sock"}
 	}
-	var u bottle.Usage
+	var sum int64
 	for _, n := range names {
-		u.Memory += field(string(text), n)
+		sum += field(text, n)
 	}
-	if !m.unified {
-		b, err := os.ReadFile(m.memory + "/memory.kmem.usage_in_bytes")
-		if err == nil {
-			n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-			u.Memory += n
-		}
+	if m.memory == m.pids {
+		return sum, nil
 	}
-	u.Disk, err = m.diskUsage()
-	return u, err
+	if kernel, err := read(m.memory + "/memory.kmem.usage_in_bytes"); err == nil {
+		n, _ := strconv.ParseInt(strings.TrimSpace(kernel), 10, 64)
+		sum += n
+	}
+	return sum, nil
 }
 
 func (m *meter) refusals() (bottle.Refusals, error) {
-	text, err := os.ReadFile(m.pids + "/pids.events")
-	if err != nil {
-		return bottle.Refusals{}, err
+	text, err := read(m.pids + "/pids.events")
+	return bottle.Refusals{Pids: field(text, "max")}, err
+}
+
+// thaw lets a paused container take the signal that ends it, which in cgroups of version 1
+// it does not while it is paused. It is for when the Engine does not do it.
+func (m *meter) thaw() {
+	if m != nil && m.freezer != "" {
+		_ = os.WriteFile(m.freezer+"/freezer.state", []byte("THAWED"), 0)
 	}
-	return bottle.Refusals{Pids: field(string(text), "max")}, nil
+}
+
+// read reads a file of a cgroup, which ends with the container.
+func read(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		err = bottle.ErrGone
+	}
+	return string(b), err
 }
 
 // field returns the number after a name in lines of names and numbers.

@@ -1,8 +1,10 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,8 +28,8 @@ const overlayOptions = ",index=off,metacopy=off,redirect_dir=off"
 
 // buildRoot makes the bottle's root in this thread's mount namespace and makes it the root
 // of the processes there. It returns the directories that hold what the bottle writes.
-func buildRoot(spec *bottle.Spec, t *trees) (layers []layer, err error) {
-	b := &rootBuilder{spec: spec, trees: t}
+func buildRoot(ctx context.Context, spec *bottle.Spec, t *trees) (layers []layer, err error) {
+	b := &rootBuilder{ctx: ctx, spec: spec, trees: t}
 	defer func() {
 		if err != nil {
 			for _, l := range b.layers {
@@ -36,7 +38,10 @@ func buildRoot(spec *bottle.Spec, t *trees) (layers []layer, err error) {
 		}
 	}()
 	for _, step := range []func() error{b.stage, b.entries, b.upper, b.lowers, b.bringBack, b.rootOverlay, b.attachBinds, b.kernelFiles, b.attachMounts, b.pivot} {
-		if err := step(); err != nil {
+		if err = ctx.Err(); err == nil {
+			err = step()
+		}
+		if err != nil {
 			return nil, fmt.Errorf("the container's root: %w", err)
 		}
 	}
@@ -44,10 +49,12 @@ func buildRoot(spec *bottle.Spec, t *trees) (layers []layer, err error) {
 }
 
 type rootBuilder struct {
+	ctx    context.Context
 	spec   *bottle.Spec
 	trees  *trees
 	layers []layer
 	lower  []string // the lower directories of each layer's overlay
+	shown  int      // directories that are shown read-only, so far
 }
 
 // stage mounts the place where the root is put together.
@@ -301,7 +308,7 @@ func (b *rootBuilder) rootOverlay() error { return b.overlay(0, stageRoot) }
 
 func (b *rootBuilder) attachBinds() error {
 	for _, m := range b.trees.binds {
-		if err := attach(m.file, m.target); err != nil {
+		if err := b.show(m); err != nil {
 			return err
 		}
 	}
@@ -374,15 +381,9 @@ func bring(path string, attach func(*os.File) error) error {
 
 func (b *rootBuilder) attachMounts() error {
 	number := 0 // of the overlay
-	for i, m := range b.trees.mounts {
-		if m.access == bottle.AccessReadOnly && m.dir {
-			if err := b.attachReadOnly(i, m); err != nil {
-				return err
-			}
-			continue
-		}
+	for _, m := range b.trees.mounts {
 		if m.access != bottle.AccessOverlay {
-			if err := attach(m.file, m.target); err != nil {
+			if err := b.show(m); err != nil {
 				return err
 			}
 			continue
@@ -402,13 +403,18 @@ func (b *rootBuilder) attachMounts() error {
 	return nil
 }
 
-// attachReadOnly shows a directory through an overlay without an upper layer. A bind mount
-// would show the host's own sockets, to which anybody can connect who may write to them,
-// read-only or not; an overlay's sockets are nobody's. What is mounted below the directory
-// is not shown.
-func (b *rootBuilder) attachReadOnly(i int, m tree) error {
-	lower, empty, whole := fmt.Sprintf("%s/read%d", stagePath, i), fmt.Sprintf("%s/empty%d", stagePath, i), fmt.Sprintf("%s/shown%d", stagePath, i)
-	for _, d := range []string{lower, empty, whole} {
+// show attaches a part of the host's files. A read-only directory is shown through an
+// overlay without an upper layer: a bind mount would show the host's own sockets, to which
+// anybody can connect who may write to them, read-only or not; an overlay's sockets are
+// nobody's. What is mounted below such a directory is not shown.
+func (b *rootBuilder) show(m tree) error {
+	if !m.dir || m.access != bottle.AccessReadOnly {
+		return attach(m.file, m.target)
+	}
+	b.shown++
+	stage := fmt.Sprintf("%s/shown%d", stagePath, b.shown)
+	lower, empty, whole := stage+"/lower", stage+"/empty", stage+"/whole"
+	for _, d := range []string{stage, lower, empty, whole} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
 		}
@@ -437,7 +443,22 @@ func (b *rootBuilder) bringBack() error {
 	if b.spec.Upper == nil {
 		return nil
 	}
-	return uppertar.Read(b.spec.Upper, func(name string) (int, string) { return where(b.layers, name) })
+	return readUpper(b.ctx, b.spec.Upper, b.layers)
+}
+
+// readUpper unpacks a bottle's files into the layers, until ctx ends: a few bytes of the
+// stream can stand for files of any size.
+func readUpper(ctx context.Context, r io.Reader, layers []layer) error {
+	err := uppertar.Read(r, func(name string) (int, string) {
+		if ctx.Err() != nil {
+			return -1, "" // left out
+		}
+		return where(layers, name)
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 // where returns the layer with the longest path above name, and the path below it.

@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"sync"
-	"syscall"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/userns"
 	"github.com/carboy/carboy/internal/guest/program"
 )
 
@@ -53,14 +52,15 @@ func openTrees(spec *bottle.Spec) (*trees, error) {
 	err := t.open(spec)
 	if err != nil {
 		t.close()
+		if t.scratchName != "" {
+			err = errors.Join(err, os.Remove(t.scratchName))
+		}
 		return nil, err
 	}
 	return t, nil
 }
 
 func (t *trees) open(spec *bottle.Spec) (err error) {
-	ids := newIDs(spec)
-	defer ids.close()
 	if spec.Root.Dir != "" {
 		if t.root, err = clone(spec.Root.Dir); err != nil {
 			return err
@@ -82,7 +82,7 @@ func (t *trees) open(spec *bottle.Spec) (err error) {
 		all = append([]bottle.Mount{*spec.Workspace}, all...)
 	}
 	for _, m := range all {
-		x, err := openMount(m, ids)
+		x, err := openMount(m, spec)
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,8 @@ func (t *trees) open(spec *bottle.Spec) (err error) {
 	return err
 }
 
-func openMount(m bottle.Mount, ids *ids) (x tree, err error) {
+// openMount clones a mount. Unless spec is nil, its files change hands as own says.
+func openMount(m bottle.Mount, spec *bottle.Spec) (x tree, err error) {
 	x = tree{target: m.Target, access: m.Access}
 	switch {
 	case m.Access < bottle.AccessReadOnly || m.Access > bottle.AccessOverlay:
@@ -109,7 +110,8 @@ func openMount(m bottle.Mount, ids *ids) (x tree, err error) {
 			return x, err
 		}
 	case m.Source == "":
-		if x.file, err = emptyTree(); err != nil {
+		// To cover a directory of the host's.
+		if x.file, err = newMount("tmpfs", "mode", "0555", "size", "4k"); err != nil {
 			return x, err
 		}
 	default:
@@ -137,10 +139,16 @@ func openMount(m bottle.Mount, ids *ids) (x tree, err error) {
 	if err := restrict(x.file, m.Access != bottle.AccessReadWrite); err != nil {
 		return x, fmt.Errorf("mount %s: %w", m.Source, err)
 	}
-	if ids != nil && m.Tree == nil {
-		return x, ids.own(x.file, m.Source, &st)
+	if spec == nil || m.Tree != nil {
+		return x, nil
 	}
-	return x, nil
+	if st.Uid == 0 && m.Access == bottle.AccessReadWrite {
+		return x, &bottle.UnavailableError{
+			Backend: name, Reason: m.Source + " is root's: with write access, a command could leave set-user-id programs of root's there",
+			Advice: "use --workspace overlay, or a directory that an ordinary user owns",
+		}
+	}
+	return x, own(x.file, m.Source, &st, spec)
 }
 
 func duplicate(f *os.File) (*os.File, error) {
@@ -159,26 +167,35 @@ func clone(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// emptyTree returns an empty directory, to cover one of the host's.
-func emptyTree() (*os.File, error) {
-	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+// newMount makes a file system as a detached mount. Its options are pairs of name and
+// value, which is empty for those that have none.
+func newMount(kind string, options ...string) (*os.File, error) {
+	bad := func(err error) (*os.File, error) {
+		return nil, fmt.Errorf("make a file system (%s): %w", kind, err)
+	}
+	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make an empty directory: %w", err)
+		return bad(err)
 	}
 	defer unix.Close(fs)
-	for _, kv := range [][2]string{{"mode", "0555"}, {"size", "4k"}} {
-		if err := unix.FsconfigSetString(fs, kv[0], kv[1]); err != nil {
-			return nil, fmt.Errorf("make an empty directory: %w", err)
+	for o := range slices.Chunk(options, 2) {
+		if o[1] == "" {
+			err = unix.FsconfigSetFlag(fs, o[0])
+		} else {
+			err = unix.FsconfigSetString(fs, o[0], o[1])
+		}
+		if err != nil {
+			return bad(fmt.Errorf("%s: %w", o[0], err))
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return nil, fmt.Errorf("make an empty directory: %w", err)
+		return bad(err)
 	}
 	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
 	if err != nil {
-		return nil, fmt.Errorf("make an empty directory: %w", err)
+		return bad(err)
 	}
-	return os.NewFile(uintptr(fd), "empty"), nil
+	return os.NewFile(uintptr(fd), kind), nil
 }
 
 // restrict removes set-user-id and devices, and with ro the right to write, from a tree
@@ -194,121 +211,39 @@ func restrict(t *os.File, ro bool) error {
 	return nil
 }
 
-// ids shows the files of the user's host id, or root's, as those of the bottle's user.
-// Docker gives the container no user namespace: an id inside is that id on the host.
-type ids struct {
-	uid, gid         uint32 // inside
-	hostUID, hostGID uint32
-	made             map[[2]uint32]*os.File // user namespaces, by the ids on disk
-	release          []func()
-}
-
-func newIDs(spec *bottle.Spec) *ids {
-	x := &ids{uid: spec.User.UID, gid: spec.User.GID, hostUID: spec.HostUID, hostGID: spec.HostGID, made: map[[2]uint32]*os.File{}}
-	if x.hostUID == 0 {
-		x.hostUID, x.hostGID = x.uid, x.gid
+// own shows the files of the user's host id, or root's, as those of the bottle's user.
+// Docker gives the container no user namespace: an id inside is that id on the host. So
+// where the user's host id is another one, what belongs to the number inside is shown as
+// nobody's.
+func own(t *os.File, path string, st *unix.Stat_t, spec *bottle.Spec) error {
+	shown := [2]uint32{spec.User.UID, spec.User.GID}
+	disk := [2]uint32{spec.HostUID, spec.HostGID}
+	if disk[0] == 0 {
+		disk = shown
 	}
-	return x
-}
-
-func (x *ids) close() {
-	for _, f := range x.release {
-		f()
+	if st.Uid == 0 || st.Uid == disk[0] {
+		disk = [2]uint32{st.Uid, st.Gid}
 	}
-}
-
-func (x *ids) own(t *os.File, path string, st *unix.Stat_t) error {
-	if st.Uid == x.uid || st.Uid != 0 && st.Uid != x.hostUID {
-		return nil // the user's already, or another's, whose permissions then decide
+	if disk[0] == shown[0] {
+		return nil
 	}
-	key := [2]uint32{st.Uid, st.Gid}
-	ns := x.made[key]
-	if ns == nil {
-		var release func()
-		var err error
-		if ns, release, err = userNamespace(key, x.uid, x.gid); err != nil {
-			return fmt.Errorf("map the files of %s: %w", path, err)
-		}
-		x.made[key] = ns
-		x.release = append(x.release, release)
+	sleeper, err := program.Binary()
+	if err != nil {
+		return err
 	}
+	ns, release, err := userns.Mapping(disk, shown, sleeper)
+	if err != nil {
+		return fmt.Errorf("map the files of %s: %w", path, err)
+	}
+	defer release()
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
-	err := unix.MountSetattr(int(t.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
+	err = unix.MountSetattr(int(t.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
 		return &bottle.UnavailableError{
 			Backend: name, Err: err,
-			Reason: "the file system of " + path + " has no ID-mapped mounts, so root's files can't be shown without root's rights",
+			Reason: "the file system of " + path + " has no ID-mapped mounts, so its files can't be shown without the rights of root or of another user",
 			Advice: "run carboy on a directory that an ordinary user owns, or use --workspace copy",
 		}
 	}
 	return err
-}
-
-// userNamespace makes a user namespace that maps the ids on disk to uid and gid. The guest
-// program, which only sleeps, keeps it alive until release.
-func userNamespace(disk [2]uint32, uid, gid uint32) (ns *os.File, release func(), err error) {
-	bin, err := program.Binary()
-	if err != nil {
-		return nil, nil, err
-	}
-	exe, err := executable(bin)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer exe.Close()
-	cmd := &exec.Cmd{
-		Path: fmt.Sprintf("/proc/self/fd/%d", exe.Fd()), Args: []string{"carboy-hold", "hold"}, Env: []string{}, Dir: "/",
-		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(disk[0]), HostID: int(uid), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(disk[1]), HostID: int(gid), Size: 1}},
-			Pdeathsig:   unix.SIGKILL,
-		},
-	}
-	if err := startLocked(cmd); err != nil {
-		return nil, nil, err
-	}
-	done := func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return ns, func() { ns.Close(); done() }, nil
-}
-
-// executable returns a file in memory with that program. A file that is open for writing
-// cannot be executed.
-func executable(b []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("carboy-hold", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "carboy-hold")
-	defer f.Close()
-	if _, err := f.Write(b); err != nil {
-		return nil, err
-	}
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
-}
-
-// spawner starts processes from one thread that never ends: PDEATHSIG follows the parent's
-// thread, and Go's threads come and go.
-var spawner = sync.OnceValue(func() chan<- func() {
-	ch := make(chan func())
-	go locked(func() {
-		for f := range ch {
-			f()
-		}
-	})
-	return ch
-})
-
-func startLocked(cmd *exec.Cmd) error {
-	errc := make(chan error, 1)
-	spawner() <- func() { errc <- cmd.Start() }
-	return <-errc
 }

@@ -1,18 +1,31 @@
 package docker
 
 import (
+	"archive/tar"
+	"bytes"
+	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/posture"
+	"github.com/carboy/carboy/internal/dockerapi"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // TestEngineOfThisMachine checks which Engine is used, and that none of another machine is.
@@ -87,67 +100,113 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// valid reports whether a packet's transport checksum is right, computed the slow way.
-func valid(p []byte, start int, proto byte, addrs []byte) bool {
-	var sum uint32
-	body := p[start:]
-	all := append(append([]byte(nil), addrs...), 0, proto)
-	all = binary.BigEndian.AppendUint16(all, uint16(len(body)))
-	all = append(all, body...)
-	if len(all)%2 == 1 {
-		all = append(all, 0)
-	}
-	for i := 0; i < len(all); i += 2 {
-		sum += uint32(all[i])<<8 | uint32(all[i+1])
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return sum == 0xffff
-}
-
-func TestChecksums(t *testing.T) {
-	for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-		for size := 20; size < 100; size++ {
-			body := make([]byte, size)
-			for i := range body {
-				body[i] = byte(i*37 + size)
-			}
-			v4 := append([]byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, proto, 0, 0, 198, 18, 0, 3, 198, 18, 0, 2}, body...)
-			setChecksum(v4)
-			if !valid(v4, 20, proto, v4[12:20]) {
-				t.Errorf("IPv4, protocol %d, %d bytes", proto, size)
-			}
-			v6 := append(append([]byte{0x60, 0, 0, 0, 0, byte(size), proto, 64}, make([]byte, 32)...), body...)
-			v6[8], v6[39] = 0xfd, 2
-			setChecksum(v6)
-			if !valid(v6, 40, proto, v6[8:40]) {
-				t.Errorf("IPv6, protocol %d, %d bytes", proto, size)
-			}
-		}
-	}
-	// Anything else, and anything short, stays as it is.
-	for _, p := range [][]byte{nil, {0x45}, {0x60}, {0x4f, 19: 0}, {0x45, 6: 0x20, 9: unix.IPPROTO_TCP, 45: 1}, {0x45, 9: unix.IPPROTO_ICMP, 45: 1}, {0x45, 9: unix.IPPROTO_TCP, 30: 1}} {
-		was := string(p)
-		if setChecksum(p); string(p) != was {
-			t.Errorf("%x became %x", was, p)
-		}
-	}
-}
-
-func FuzzChecksum(f *testing.F) {
-	f.Add([]byte{0x45, 9: 6, 45: 1})
-	f.Add([]byte{0x60, 6: 17, 60: 1})
-	f.Fuzz(func(t *testing.T, p []byte) { setChecksum(p) })
-}
-
 func TestOwner(t *testing.T) {
-	if !ownerLives(owner()) {
+	own := map[string]string{labelOwner: owner(), labelPIDs: pidNamespace()}
+	if !ownerLives(own) || !ownerLives(map[string]string{labelOwner: owner()}) {
 		t.Error("this process does not live")
 	}
 	for _, label := range []string{"", "x", "1 2 3", "0 0 " + bootID(), "1 1 " + bootID(), "999999999 5 " + bootID()} {
-		if ownerLives(label) {
+		if ownerLives(map[string]string{labelOwner: label, labelPIDs: pidNamespace()}) {
 			t.Errorf("the owner %q lives", label)
+		}
+		// There the number is another process's, of which nothing is known here.
+		if !ownerLives(map[string]string{labelOwner: label, labelPIDs: "pid:[1]"}) {
+			t.Errorf("the owner %q in another PID namespace is taken for dead", label)
+		}
+	}
+	// One that was killed and that nobody waited for is dead.
+	cmd := exec.Command("/bin/sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	label := fmt.Sprintf("%d %s %s", cmd.Process.Pid, startOf(cmd.Process.Pid), bootID())
+	if !ownerLives(map[string]string{labelOwner: label}) {
+		t.Error("a living process is dead")
+	}
+	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd.Process.Pid, os.NewFile(uintptr(fd), "pidfd")}
+	defer p.fd.Close()
+	if err := p.await(0); err == nil {
+		t.Error("a living process has ended")
+	}
+	cmd.Process.Kill()
+	if err := p.await(testenv.Patience(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	// The wait for the Engine can have used up all patience.
+	if err := p.await(0); err != nil {
+		t.Errorf("of a process that has ended: %v", err)
+	}
+	if ownerLives(map[string]string{labelOwner: label}) {
+		t.Error("a process that was killed lives")
+	}
+	cmd.Wait()
+}
+
+// TestProcessOfAnotherMachine: the number that an Engine in a virtual machine names is
+// that of some process here, which must not be touched.
+func TestProcessOfAnotherMachine(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	for _, pid := range []int{os.Getpid(), os.Getppid(), 1 << 30} {
+		var u *bottle.UnavailableError
+		if p, err := openProcess(pid, id); !errors.As(err, &u) && pid > 1 || p != nil || u != nil && u.Advice == "" {
+			t.Errorf("process %d: %v, %v", pid, p, err)
+		}
+	}
+	for _, id := range []string{"", "0"} {
+		if p, err := openProcess(os.Getpid(), id); err == nil {
+			t.Errorf("of a container without an id: %v", p)
+		}
+	}
+}
+
+// TestJudge: a first process that is less confined is refused, for each part of it.
+func TestJudge(t *testing.T) {
+	spec := emptySpec()
+	here := posture.Place{Namespaces: map[string]string{"user": "user:[1]"}, Root: posture.ID{Dev: 1, Ino: 2}}
+	good := func() *posture.Process {
+		p := &posture.Process{
+			PID: 5, UIDs: [4]int{1000, 1000, 1000, 1000}, GIDs: [4]int{1000, 1000, 1000, 1000}, Groups: []int{1000}, Seccomp: 2, NoNewPrivs: 1,
+			Place: posture.Place{Namespaces: map[string]string{"user": "user:[1]"}, Root: posture.ID{Dev: 9, Ino: 2}},
+			FDs:   []posture.FD{{Link: "socket:[1]"}, {Link: "/dev/null", Mode: unix.S_IFCHR, Rdev: unix.Mkdev(1, 3)}, {Link: "pipe:[2]"}, {Link: "anon_inode:[eventpoll]"}},
+		}
+		for _, k := range apart {
+			here.Namespaces[k], p.Namespaces[k] = k+":[1]", k+":[2]"
+		}
+		return p
+	}
+	if err := judge(good(), here, spec); err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string]func(*posture.Process){
+		"no filter":         func(p *posture.Process) { p.Seccomp = 0 },
+		"new rights":        func(p *posture.Process) { p.NoNewPrivs = 0 },
+		"saved root":        func(p *posture.Process) { p.UIDs[2] = 0 },
+		"root's group":      func(p *posture.Process) { p.GIDs[1] = 0 },
+		"one group more":    func(p *posture.Process) { p.Groups = append(p.Groups, 0) },
+		"effective":         func(p *posture.Process) { p.CapEff = 1 },
+		"permitted":         func(p *posture.Process) { p.CapPrm = 1 },
+		"inheritable":       func(p *posture.Process) { p.CapInh = 1 },
+		"ambient":           func(p *posture.Process) { p.CapAmb = 1 },
+		"bounding":          func(p *posture.Process) { p.CapBnd = 1 },
+		"carboy's network":  func(p *posture.Process) { p.Namespaces["net"] = here.Namespaces["net"] },
+		"carboy's cgroups":  func(p *posture.Process) { p.Namespaces["cgroup"] = here.Namespaces["cgroup"] },
+		"unknown namespace": func(p *posture.Process) { delete(p.Namespaces, "mnt") },
+		"the host's root":   func(p *posture.Process) { p.Root = here.Root },
+		"a directory":       func(p *posture.Process) { p.FDs = append(p.FDs, posture.FD{Link: "/", Mode: unix.S_IFDIR}) },
+		"a device": func(p *posture.Process) {
+			p.FDs = append(p.FDs, posture.FD{Link: "/dev/null", Mode: unix.S_IFCHR, Rdev: unix.Mkdev(1, 1)})
+		},
+		"a file that can't be looked at": func(p *posture.Process) { p.FDs = append(p.FDs, posture.FD{Link: "/x"}) },
+	} {
+		p := good()
+		edit(p)
+		var e *bottle.PostureError
+		if err := judge(p, here, spec); !errors.As(err, &e) || e.Role != role {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -172,6 +231,176 @@ func TestWhere(t *testing.T) {
 		if fd != int(layers[want.layer].dir.Fd()) || rest != want.rest {
 			t.Errorf("%s is %q in descriptor %d", name, rest, fd)
 		}
+	}
+}
+
+// standIn returns an Engine of which the test says what it answers.
+func standIn(t *testing.T, h http.HandlerFunc) *engine {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "engine-") // short, because the paths of sockets are bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", dir+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h}
+	done := make(chan struct{})
+	go func() { defer close(done); srv.Serve(l) }() // ends with the test
+	t.Cleanup(func() { srv.Close(); <-done; os.RemoveAll(dir) })
+	return &engine{socket: dir + "/s", client: dockerapi.New(dir + "/s")}
+}
+
+// TestSuitable checks which Engines are refused, and that each refusal says what to do.
+func TestSuitable(t *testing.T) {
+	var info string
+	e := standIn(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, info) })
+	for name, x := range map[string]struct{ info, reason string }{
+		"Docker 20.10":        {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=apparmor","name=seccomp,profile=default","name=cgroupns"]}`, ""},
+		"Docker 23":           {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=builtin"]}`, ""},
+		"rootless":            {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=builtin","name=rootless"]}`, "rootless"},
+		"userns-remap":        {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=builtin","name=userns"]}`, "userns-remap"},
+		"no filter":           {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=unconfined"]}`, "unconfined"},
+		"a filter of its own": {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=/etc/x\u001b.json"]}`, "/etc/x"},
+		"no seccomp":          {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":[]}`, "seccomp"},
+		"no runc":             {`{"OSType":"linux","Runtimes":{"crun":{}},"SecurityOptions":["name=seccomp,profile=builtin"]}`, "no runtime runc"},
+		"Windows":             {`{"OSType":"windows","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=builtin"]}`, "Linux"},
+		"no answer":           {`{`, "no Engine answers"},
+	} {
+		info = x.info
+		err := e.suitable(t.Context())
+		var u *bottle.UnavailableError
+		if x.reason == "" && err != nil || x.reason != "" && (!errors.As(err, &u) || !strings.Contains(u.Reason, x.reason) || u.Advice == "" || strings.Contains(u.Reason, "\x1b")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLostAnswer: a container whose id never came is removed by its name.
+func TestLostAnswer(t *testing.T) {
+	var made, removed string
+	e := standIn(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/containers/create":
+			made = r.URL.Query().Get("name")
+			io.WriteString(w, `{"Id":"`)
+		case r.Method == "DELETE":
+			removed = strings.TrimPrefix(r.URL.Path, "/containers/")
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	x := &box{engine: e}
+	if err := x.create(t.Context(), configOf(emptySpec(), "image")); err == nil {
+		t.Error("a container without an id was made")
+	}
+	if err := x.destroy(); err != nil || made == "" || removed != made {
+		t.Errorf("%q was made, %q removed; %v", made, removed, err)
+	}
+}
+
+// TestSweep: the containers of carboys that have ended are removed, and nothing else.
+func TestSweep(t *testing.T) {
+	label := func(owner, ns string) string {
+		b, _ := json.Marshal(map[string]string{labelOwner: owner, labelPIDs: ns})
+		return string(b)
+	}
+	var removed []string
+	e := standIn(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == "GET":
+			fmt.Fprintf(w, `[{"Id":"living","Labels":%s},{"Id":"dead","Labels":%s},{"Id":"gone","Labels":%s},{"Id":"elsewhere","Labels":%s},{"Id":"stuck","Labels":%s}]`,
+				label(owner(), pidNamespace()), label("1 1 x", pidNamespace()), label("1 1 x", ""), label("1 1 x", "pid:[1]"), label("1 1 x", pidNamespace()))
+		case strings.HasSuffix(r.URL.Path, "/gone"), strings.HasSuffix(r.URL.Path, "/wait"):
+			http.Error(w, `{"message":"no such container"}`, http.StatusNotFound)
+		case strings.HasSuffix(r.URL.Path, "/stuck"):
+			http.Error(w, `{"message":"device or resource busy"}`, http.StatusInternalServerError)
+		default:
+			removed = append(removed, r.Method+" "+r.URL.Path)
+		}
+	})
+	err := e.sweep(t.Context())
+	if !slices.Equal(removed, []string{"DELETE /containers/dead"}) {
+		t.Errorf("%q", removed)
+	}
+	if err == nil || !strings.Contains(err.Error(), "docker rm -f stuck") || strings.Contains(err.Error(), "gone") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestReadUpper: bringing files back ends when nobody waits for it any more.
+func TestReadUpper(t *testing.T) {
+	var stream bytes.Buffer
+	w := tar.NewWriter(&stream)
+	for i := range 3 {
+		if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("./f%d", i), Typeflag: tar.TypeReg, Mode: 0o644, Uid: os.Getuid(), Gid: os.Getgid()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, ended := range []bool{false, true} {
+		dir := t.TempDir()
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		want := 3
+		if ended {
+			cancel()
+			want = 0
+		}
+		err = readUpper(ctx, bytes.NewReader(stream.Bytes()), []layer{{dir: f, at: "/"}})
+		if got, _ := os.ReadDir(dir); len(got) != want || errors.Is(err, context.Canceled) != ended || !ended && err != nil {
+			t.Errorf("ended %v: %d files, %v", ended, len(got), err)
+		}
+	}
+}
+
+// TestOwn: files of root and of the user's host id are the user's inside, and those of
+// the number inside are not, if that is somebody else's on the host.
+func TestOwn(t *testing.T) {
+	testenv.Root(t)
+	for name, x := range map[string]struct {
+		owner, host uint32 // of the directory; of the bottle's user
+		want        uint32 // who owns what is of the host's user 1000, inside
+		dir         uint32 // who owns the directory
+	}{
+		"the user's":               {1000, 1000, 1000, 1000},
+		"another's":                {1234, 1000, 1000, 1234},
+		"root's":                   {0, 1000, 65534, 1000},
+		"of a user without files":  {1_907_000_001, 1_907_000_001, 65534, 1000},
+		"of the number inside":     {1000, 1_907_000_001, 65534, 65534},
+		"another's, of root's run": {1234, 1_907_000_001, 65534, 65534},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := errors.Join(os.WriteFile(dir+"/f", nil, 0o600), os.Chown(dir+"/f", 1000, 1000), os.Chown(dir, int(x.owner), int(x.owner))); err != nil {
+				t.Fatal(err)
+			}
+			spec := emptySpec()
+			spec.HostUID, spec.HostGID = x.host, x.host
+			m, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadOnly}, spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.file.Close()
+			var d, f unix.Stat_t
+			if err := errors.Join(unix.Fstat(int(m.file.Fd()), &d), unix.Fstatat(int(m.file.Fd()), "f", &f, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
+				t.Fatal(err)
+			}
+			if d.Uid != x.dir || f.Uid != x.want {
+				t.Errorf("the directory is %d's, the file %d's", d.Uid, f.Uid)
+			}
+			_, err = openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadWrite}, spec)
+			if (err != nil) != (x.owner == 0) {
+				t.Errorf("with write access: %v", err)
+			}
+		})
 	}
 }
 

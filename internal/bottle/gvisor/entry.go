@@ -24,11 +24,14 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
+	"github.com/carboy/carboy/internal/bottle/userns"
 	"github.com/carboy/carboy/internal/reclaim"
 )
 
@@ -43,8 +46,10 @@ func Main() {
 	case os.Args[0] == shimName:
 		debug.SetGCPercent(reclaim.StartGC)
 		shimMain()
-	case os.Args[0] == holdName:
-		holdMain()
+	case os.Args[0] == userns.HoldName:
+		for {
+			_ = unix.Pause()
+		}
 	case filepath.Base(os.Args[0]) == RuntimeProgram:
 		Runtime(os.Args[1:])
 	case strings.HasPrefix(os.Args[0], "runsc") && !ofBottle(os.Args):

@@ -22,6 +22,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
 
+	"github.com/carboy/carboy/internal/bottle/posture"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -325,7 +326,7 @@ func fixedMounts(t *kernel.Task, root vfs.VirtualDentry) map[*vfs.Filesystem]boo
 		if len(f) < 6 {
 			return nil
 		}
-		vd, err := v.GetDentryAt(ctx, creds, &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(unescapeMount(f[4]))}, &vfs.GetDentryOptions{})
+		vd, err := v.GetDentryAt(ctx, creds, &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(posture.UnescapeMount(f[4]))}, &vfs.GetDentryOptions{})
 		if err != nil {
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/bottletest"
+	"github.com/carboy/carboy/internal/bottle/posture"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -103,7 +104,7 @@ func TestJudgeMounts(t *testing.T) {
 		{"gofer", "/rw", "rw," + held, true},
 		{"gofer", "/rw/below", "rw," + held, true},
 		{"gofer", "/rwx", "rw," + held, false},
-		{"gofer", `/with\040space`, "rw," + held, true},
+		{"gofer", "/with space", "rw," + held, true},
 		{"gofer", "/rw", "rw,nosuid,relatime", false},
 		{"gofer", "/usr", "ro,nodev,relatime", false},
 		{"sandbox", "/", "ro,relatime", true},
@@ -111,7 +112,7 @@ func TestJudgeMounts(t *testing.T) {
 		{"sandbox", "/rw", "rw," + held, false},
 		{"sandbox", "/home", "ro," + held, false},
 	} {
-		err := judgeMount(x.role, mountLine{x.point, x.options}, plan)
+		err := judgeMount(x.role, posture.Mount{Point: x.point, Options: x.options}, plan)
 		if (err == nil) != x.ok {
 			t.Errorf("%s %s %s: %v", x.role, x.point, x.options, err)
 		}
@@ -121,7 +122,7 @@ func TestJudgeMounts(t *testing.T) {
 // TestPostureRefuses: a bottle of which one thing is not as planned is refused,
 // and the one beside it, of which all is, is not.
 func TestPostureRefuses(t *testing.T) {
-	own, err := readOwn()
+	own, err := posture.Here(nsKinds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +130,12 @@ func TestPostureRefuses(t *testing.T) {
 	good := func() createReply {
 		var r createReply
 		for i, role := range []string{"sandbox", "gofer"} {
-			p := rawPosture{Role: role, PID: i + 2, UIDs: [4]int{uid, uid, uid, uid}, Seccomp: 2, NoNewPrivs: 1,
-				CapEff: capsAllowed, CapPrm: capsAllowed, CapBnd: capsAllowed, Namespaces: map[string]string{}, Root: fileID{1, 1},
-				Mounts: []mountLine{{"/", "ro,nosuid,nodev"}}, FDs: []string{"/dev/null", "socket:[1]", "/memfd:x", "/proc/1/fd"}}
+			p := rawPosture{role, posture.Process{
+				PID: i + 2, UIDs: [4]int{uid, uid, uid, uid}, Seccomp: 2, NoNewPrivs: 1, CapEff: capsAllowed, CapPrm: capsAllowed, CapBnd: capsAllowed,
+				Place:  posture.Place{Namespaces: map[string]string{}, Root: posture.ID{Dev: 1, Ino: 1}},
+				Mounts: []posture.Mount{{Point: "/", Options: "ro,nosuid,nodev"}},
+				FDs:    []posture.FD{{Link: "/dev/null"}, {Link: "socket:[1]"}, {Link: "/memfd:x"}, {Link: "/proc/1/fd"}},
+			}}
 			for _, k := range nsKinds {
 				p.Namespaces[k] = k + ":[1]"
 			}
@@ -151,17 +155,17 @@ func TestPostureRefuses(t *testing.T) {
 		"effective capability":       func(p *rawPosture) { p.CapEff |= 1 << unix.CAP_SYS_ADMIN },
 		"permitted capability":       func(p *rawPosture) { p.CapPrm |= 1 << unix.CAP_NET_ADMIN },
 		"bounding capability":        func(p *rawPosture) { p.CapBnd |= 1 << unix.CAP_SETUID },
-		"user namespace":             func(p *rawPosture) { p.Namespaces["user"] = own.namespaces["user"] },
-		"mount namespace":            func(p *rawPosture) { p.Namespaces["mnt"] = own.namespaces["mnt"] },
-		"pid namespace":              func(p *rawPosture) { p.Namespaces["pid"] = own.namespaces["pid"] },
-		"network namespace":          func(p *rawPosture) { p.Namespaces["net"] = own.namespaces["net"] },
-		"ipc namespace":              func(p *rawPosture) { p.Namespaces["ipc"] = own.namespaces["ipc"] },
-		"host name's namespace":      func(p *rawPosture) { p.Namespaces["uts"] = own.namespaces["uts"] },
+		"user namespace":             func(p *rawPosture) { p.Namespaces["user"] = own.Namespaces["user"] },
+		"mount namespace":            func(p *rawPosture) { p.Namespaces["mnt"] = own.Namespaces["mnt"] },
+		"pid namespace":              func(p *rawPosture) { p.Namespaces["pid"] = own.Namespaces["pid"] },
+		"network namespace":          func(p *rawPosture) { p.Namespaces["net"] = own.Namespaces["net"] },
+		"ipc namespace":              func(p *rawPosture) { p.Namespaces["ipc"] = own.Namespaces["ipc"] },
+		"host name's namespace":      func(p *rawPosture) { p.Namespaces["uts"] = own.Namespaces["uts"] },
 		"a namespace not seen":       func(p *rawPosture) { delete(p.Namespaces, "net") },
-		"the host's root":            func(p *rawPosture) { p.Root = own.root },
-		"a mount with devices":       func(p *rawPosture) { p.Mounts = []mountLine{{"/home", "ro,nosuid"}} },
-		"a device":                   func(p *rawPosture) { p.FDs = append(p.FDs, "/dev/kvm") },
-		"a file of the host's /proc": func(p *rawPosture) { p.FDs = append(p.FDs, "/proc/1/environ") },
+		"the host's root":            func(p *rawPosture) { p.Root = own.Root },
+		"a mount with devices":       func(p *rawPosture) { p.Mounts = []posture.Mount{{Point: "/home", Options: "ro,nosuid"}} },
+		"a device":                   func(p *rawPosture) { p.FDs = append(p.FDs, posture.FD{Link: "/dev/kvm"}) },
+		"a file of the host's /proc": func(p *rawPosture) { p.FDs = append(p.FDs, posture.FD{Link: "/proc/1/environ"}) },
 		"another role":               func(p *rawPosture) { p.Role = "sidecar" },
 	} {
 		for i := range 2 {

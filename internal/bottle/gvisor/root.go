@@ -30,6 +30,8 @@ type layout struct {
 	mounts  []specs.Mount
 }
 
+type fileID struct{ Dev, Ino uint64 }
+
 // treeSpec is one mount to attach below the root.
 type treeSpec struct {
 	target string // inside the bottle

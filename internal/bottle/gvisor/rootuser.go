@@ -4,28 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/bottle/userns"
 )
 
 // When root starts a bottle, root's rights must not reach it: the shim runs as
 // the workspace's owner. If that is root too, the shim runs as an id that owns
 // nothing on the host, and sees the workspace through an ID-mapped mount
 // (mount_setattr(2), Linux 5.12) in which root's files belong to that id.
-
-// holdName is the argv[0] of a process that only keeps a user namespace alive.
-const holdName = "carboy-hold"
-
-func holdMain() {
-	for {
-		unix.Pause()
-	}
-}
 
 // rootFiles holds directories that root opened because the shim could not reach
 // them by path; nil where the shim opens them itself.
@@ -80,7 +69,8 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
 	if st.Uid != 0 {
 		return nil // owned by the user, or by another whose permissions then decide
 	}
-	ns, release, err := idmap(spec.HostUID, spec.HostGID)
+	sleeper, _ := initELF() // without it, carboy sleeps
+	ns, release, err := userns.Mapping([2]uint32{}, [2]uint32{spec.HostUID, spec.HostGID}, sleeper)
 	if err != nil {
 		return fmt.Errorf("map root's files of %s: %w", path, err)
 	}
@@ -95,64 +85,4 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
 		}
 	}
 	return err
-}
-
-// idmap makes a user namespace that maps on-disk id 0 to uid and gid. A process
-// keeps it alive until release: the bottle's init, which only sleeps, or, where
-// unnamed files cannot be executed, this program, which takes ten times as long
-// to start.
-func idmap(uid, gid uint32) (ns *os.File, release func(), err error) {
-	sleeper, err := sleeperFile()
-	if err == nil {
-		defer sleeper.Close()
-		if ns, release, err = idmapBy(fmt.Sprintf("/proc/self/fd/%d", sleeper.Fd()), uid, gid); err == nil {
-			return ns, release, nil
-		}
-	}
-	return idmapBy("/proc/self/exe", uid, gid)
-}
-
-// sleeperFile returns a program that sleeps until it is killed.
-func sleeperFile() (*os.File, error) {
-	code, err := initELF()
-	if err != nil {
-		return nil, err
-	}
-	fd, err := unix.MemfdCreate("sleep", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "sleep")
-	if _, err := f.Write(code); err != nil {
-		f.Close()
-		return nil, err
-	}
-	// A file that is open for writing cannot be executed.
-	defer f.Close()
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
-}
-
-func idmapBy(program string, uid, gid uint32) (ns *os.File, release func(), err error) {
-	cmd := &exec.Cmd{
-		Path: program, Args: []string{holdName}, Env: []string{}, Dir: "/",
-		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(uid), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(gid), Size: 1}},
-			Pdeathsig:   unix.SIGKILL,
-		},
-	}
-	if err := hostexec.StartPinned(cmd); err != nil {
-		return nil, nil, err
-	}
-	done := func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	}
-	ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return ns, func() { ns.Close(); done() }, nil
 }

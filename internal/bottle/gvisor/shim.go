@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/posture"
 	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/reclaim"
 )
@@ -200,11 +201,11 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 		role string
 		pid  int
 	}{{"sandbox", s.c.Sandbox.Getpid()}, {"gofer", s.c.GoferPid.Load()}} {
-		raw, err := readRaw(c.role, c.pid)
+		p, err := posture.Read(c.pid, nsKinds)
 		if err != nil {
 			return nil, fmt.Errorf("read posture of the %s: %w", c.role, err)
 		}
-		r.Processes = append(r.Processes, raw)
+		r.Processes = append(r.Processes, rawPosture{c.role, p})
 	}
 	var flushed FlushReply
 	if err := callSide("Flush", nil, &flushed); err != nil {

@@ -2,7 +2,6 @@ package microvm
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/posture"
 	"github.com/carboy/carboy/internal/bottle/userns"
 	"github.com/carboy/carboy/internal/guest/proto"
 	"github.com/carboy/carboy/internal/hostexec"
@@ -184,66 +184,67 @@ func TestCheckHello(t *testing.T) {
 }
 
 // confined is a process as QEMU must be.
-func confined() process {
-	r := process{pid: 5, uids: [4]int{7, 7, 7, 7}, seccomp: 2, noNewPrivs: 1, rooted: true, namespaces: map[string]string{}}
+func confined() posture.Process {
+	r := posture.Process{PID: 5, UIDs: [4]int{7, 7, 7, 7}, Seccomp: 2, NoNewPrivs: 1, Place: posture.Place{Namespaces: map[string]string{}, Root: posture.ID{Dev: 1, Ino: 1}}}
 	for _, k := range ownNamespaces {
-		r.namespaces[k] = k + ":[2]"
+		r.Namespaces[k] = k + ":[2]"
 	}
-	r.mounts = []string{
-		"1 2 0:1 / / ro,nosuid,nodev,relatime - tmpfs carboy ro", "2 1 0:1 /usr /usr ro,nosuid,nodev master:1 - ext4 /dev/x rw",
-		"3 1 0:1 /null /dev/null rw,nosuid,noexec - devtmpfs dev rw",
+	r.Mounts = []posture.Mount{{Point: "/", Options: "ro,nosuid,nodev,relatime"}, {Point: "/usr", Options: "ro,nosuid,nodev"}, {Point: "/dev/null", Options: "rw,nosuid,noexec"}}
+	for _, link := range []string{"socket:[1]", "pipe:[1]", "/dev/null", "anon_inode:[eventfd]", "anon_inode:[signalfd]", "/memfd:x (deleted)"} {
+		r.FDs = append(r.FDs, posture.FD{Link: link})
 	}
-	r.fds = []openFile{{link: "socket:[1]"}, {link: "pipe:[1]"}, {link: "/dev/null"}, {link: "anon_inode:[eventfd]"}, {link: "anon_inode:[signalfd]"}, {link: "/memfd:x (deleted)"}}
 	return r
 }
 
 // TestJudge: a monitor that is less confined is refused, for each part of it.
 func TestJudge(t *testing.T) {
-	own := map[string]string{}
+	own := posture.Place{Namespaces: map[string]string{}, Root: posture.ID{Dev: 1, Ino: 2}}
 	for _, k := range ownNamespaces {
-		own[k] = k + ":[1]"
+		own.Namespaces[k] = k + ":[1]"
 	}
 	disks := &machine{emulated: true}
-	rec, err := judge(confined(), own, 7, disks)
+	r := confined()
+	rec, err := judge(&r, own, 7, disks)
 	if err != nil || rec.Seccomp != 2 || !rec.NoNewPrivs || !rec.Chrooted || rec.UID != 7 || len(rec.Namespaces) != 7 || rec.FDs["socket"] != 1 || rec.Role == "" {
 		t.Fatalf("a confined one: %+v, %v", rec, err)
 	}
-	for name, edit := range map[string]func(*process){
-		"no filter":          func(r *process) { r.seccomp = 0 },
-		"new rights":         func(r *process) { r.noNewPrivs = 0 },
-		"root":               func(r *process) { r.uids[1] = 0 },
-		"saved root":         func(r *process) { r.uids[2] = 0 },
-		"effective":          func(r *process) { r.capEff = 1 },
-		"permitted":          func(r *process) { r.capPrm = 1 << 21 },
-		"bounding":           func(r *process) { r.capBnd = 1 },
-		"carboy's network":   func(r *process) { r.namespaces["net"] = own["net"] },
-		"unknown namespace":  func(r *process) { delete(r.namespaces, "user") },
-		"the host's root":    func(r *process) { r.rooted = false },
-		"a writable mount":   func(r *process) { r.mounts[1] = "2 1 0:1 /usr /usr rw,nosuid,nodev - ext4 x rw" },
-		"devices":            func(r *process) { r.mounts[1] = "2 1 0:1 /usr /usr ro,nosuid - ext4 x rw" },
-		"set-id programs":    func(r *process) { r.mounts[1] = "2 1 0:1 /usr /usr ro,nodev - ext4 x rw" },
-		"/dev/kvm, emulated": func(r *process) { r.mounts = append(r.mounts, "4 1 0:1 /kvm /dev/kvm rw,nosuid - x x rw") },
-		"an odd line":        func(r *process) { r.mounts[0] = "x" },
-		"a file":             func(r *process) { r.fds = append(r.fds, openFile{link: "/etc/shadow"}) },
-		"a device":           func(r *process) { r.fds = append(r.fds, openFile{link: "/dev/sda"}) },
-		"a tap device":       func(r *process) { r.fds = append(r.fds, openFile{link: "/dev/net/tun"}) },
-		"KVM, emulated":      func(r *process) { r.fds = append(r.fds, openFile{link: "anon_inode:kvm-vm"}) },
-		"KVM's device":       func(r *process) { r.fds = append(r.fds, openFile{link: "/dev/kvm"}) },
-		"an odd inode":       func(r *process) { r.fds = append(r.fds, openFile{link: "anon_inode:[userfaultfd]"}) },
-		"/proc":              func(r *process) { r.fds = append(r.fds, openFile{link: "/proc/1/mem"}) },
+	for name, edit := range map[string]func(*posture.Process){
+		"no filter":         func(r *posture.Process) { r.Seccomp = 0 },
+		"new rights":        func(r *posture.Process) { r.NoNewPrivs = 0 },
+		"root":              func(r *posture.Process) { r.UIDs[1] = 0 },
+		"saved root":        func(r *posture.Process) { r.UIDs[2] = 0 },
+		"effective":         func(r *posture.Process) { r.CapEff = 1 },
+		"permitted":         func(r *posture.Process) { r.CapPrm = 1 << 21 },
+		"bounding":          func(r *posture.Process) { r.CapBnd = 1 },
+		"carboy's network":  func(r *posture.Process) { r.Namespaces["net"] = own.Namespaces["net"] },
+		"unknown namespace": func(r *posture.Process) { delete(r.Namespaces, "user") },
+		"the host's root":   func(r *posture.Process) { r.Root = own.Root },
+		"a writable mount":  func(r *posture.Process) { r.Mounts[1].Options = "rw,nosuid,nodev" },
+		"devices":           func(r *posture.Process) { r.Mounts[1].Options = "ro,nosuid" },
+		"set-id programs":   func(r *posture.Process) { r.Mounts[1].Options = "ro,nodev" },
+		"/dev/kvm, emulated": func(r *posture.Process) {
+			r.Mounts = append(r.Mounts, posture.Mount{Point: "/dev/kvm", Options: "rw,nosuid"})
+		},
+		"a file":        func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "/etc/shadow"}) },
+		"a device":      func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "/dev/sda"}) },
+		"a tap device":  func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "/dev/net/tun"}) },
+		"KVM, emulated": func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "anon_inode:kvm-vm"}) },
+		"KVM's device":  func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "/dev/kvm"}) },
+		"an odd inode":  func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "anon_inode:[userfaultfd]"}) },
+		"/proc":         func(r *posture.Process) { r.FDs = append(r.FDs, posture.FD{Link: "/proc/1/mem"}) },
 	} {
 		r := confined()
 		edit(&r)
 		var p *bottle.PostureError
-		if _, err := judge(r, own, 7, disks); !errors.As(err, &p) || p.Role != role {
+		if _, err := judge(&r, own, 7, disks); !errors.As(err, &p) || p.Role != role {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	hard := &machine{}
-	r := confined()
-	r.fds = append(r.fds, openFile{link: "/dev/kvm"}, openFile{link: "anon_inode:kvm-vm"}, openFile{link: "anon_inode:kvm-vcpu:0"})
-	r.mounts = append(r.mounts, "4 1 0:1 /kvm /dev/kvm rw,nosuid - x x rw")
-	if rec, err := judge(r, own, 7, hard); err != nil || rec.FDs["kvm"] != 3 {
+	r = confined()
+	r.FDs = append(r.FDs, posture.FD{Link: "/dev/kvm"}, posture.FD{Link: "anon_inode:kvm-vm"}, posture.FD{Link: "anon_inode:kvm-vcpu:0"})
+	r.Mounts = append(r.Mounts, posture.Mount{Point: "/dev/kvm", Options: "rw,nosuid"})
+	if rec, err := judge(&r, own, 7, hard); err != nil || rec.FDs["kvm"] != 3 {
 		t.Errorf("with KVM: %+v, %v", rec, err)
 	}
 	f, err := os.CreateTemp(t.TempDir(), "disk")
@@ -256,25 +257,17 @@ func TestJudge(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = confined()
-	r.fds = append(r.fds, openFile{f.Name(), uint64(st.Dev), st.Ino})
-	if rec, err := judge(r, own, 7, &machine{emulated: true, disks: []disk{{"x", f, false}}}); err != nil || rec.FDs["disk"] != 1 {
+	r.FDs = append(r.FDs, posture.FD{Link: f.Name(), ID: posture.ID{Dev: uint64(st.Dev), Ino: st.Ino}})
+	if rec, err := judge(&r, own, 7, &machine{emulated: true, disks: []disk{{"x", f, false}}}); err != nil || rec.FDs["disk"] != 1 {
 		t.Errorf("with its disk: %+v, %v", rec, err)
 	}
 	// This process is not confined.
-	self, err := readProcess(os.Getpid())
+	self, err := posture.Read(os.Getpid(), ownNamespaces)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := judge(self, own, os.Getuid(), disks); err == nil {
+	if _, err := judge(&self, own, os.Getuid(), disks); err == nil {
 		t.Error("a process without a filter passes")
-	}
-	for _, text := range []string{"", "Uid: x", "Uid:\t1\t1\t1\t1\nSeccomp:\t2\n", "CapEff:\tzz"} {
-		if _, err := parseStatus(text); err == nil {
-			t.Errorf("%q is a status", text)
-		}
-	}
-	if _, err := readProcess(1 << 30); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a process that is not there: %v", err)
 	}
 }
 

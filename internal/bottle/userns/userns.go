@@ -1,5 +1,6 @@
 // Package userns tells whether this system lets programs make user namespaces, which every
-// backend without root needs, and what allows it.
+// backend without root needs, and what allows it. For root, it makes those of ID-mapped
+// mounts: see [Mapping].
 package userns
 
 import (

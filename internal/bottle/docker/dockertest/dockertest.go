@@ -30,9 +30,9 @@ type Engine struct {
 	stdin  *os.File
 }
 
-// Start starts an Engine, and names it in DOCKER_HOST. The caller stops it. Without root
-// or Docker the test is skipped.
-func Start(t testing.TB) *Engine {
+// Start starts an Engine, with more options of dockerd's, and names it in DOCKER_HOST. The
+// caller stops it. Without root or Docker the test is skipped.
+func Start(t testing.TB, options ...string) *Engine {
 	t.Helper()
 	testenv.Root(t)
 	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
@@ -46,9 +46,9 @@ func Start(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	e := &Engine{Socket: dir + "/s", dir: dir, stdin: w}
-	cmd := exec.Command(setsid, "--fork", "/bin/sh", "-c", keeper, "sh", dockerd,
+	cmd := exec.Command(setsid, append([]string{"--fork", "/bin/sh", "-c", keeper, "sh", dockerd,
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false",
-		"--data-root", dir+"/data", "--exec-root", dir+"/x", "-H", "unix://"+e.Socket, "-p", dir+"/pid")
+		"--data-root", dir + "/data", "--exec-root", dir + "/x", "-H", "unix://" + e.Socket, "-p", dir + "/pid"}, options...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LOG=" + dir + "/log", "DONE=" + dir + "/done"}
 	cmd.Stdin = r
 	err = cmd.Run()
