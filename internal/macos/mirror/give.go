@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,13 +19,20 @@ const batch = 500
 // Give sends what is in dir to [Receive], which asks for the content of what it lacks.
 // keep, unless it is nil, says which entries are sent; told is called with the number of
 // files and bytes that are needed, before they are sent.
-func Give(ctx context.Context, p frames.Peer, dir string, keep func(Entry) bool, told func(files int, bytes int64)) error {
+func Give(ctx context.Context, p frames.Peer, dir string, keep func(Entry) (bool, error), told func(files int, bytes int64)) error {
 	all, err := Scan(ctx, dir)
 	if err != nil {
 		return err
 	}
 	if keep != nil {
-		all = slices.DeleteFunc(all, func(e Entry) bool { return !keep(e) })
+		all = slices.DeleteFunc(all, func(e Entry) bool {
+			kept, kerr := keep(e)
+			err = cmp.Or(err, kerr)
+			return !kept
+		})
+	}
+	if err != nil {
+		return err
 	}
 	for part := range slices.Chunk(all, batch) {
 		if err := p.SendJSON(frames.Entries, part); err != nil {
@@ -66,7 +74,7 @@ func Give(ctx context.Context, p frames.Peer, dir string, keep func(Entry) bool,
 			if err := p.SendJSON(frames.File, n); err != nil {
 				return err
 			}
-			if err := sendFile(p, root, all[n].Path); err != nil {
+			if err := sendFile(p, root, &all[n], false); err != nil {
 				return err
 			}
 		}

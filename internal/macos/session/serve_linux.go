@@ -21,6 +21,7 @@ import (
 
 	"github.com/carboy/carboy/internal/macos/frames"
 	"github.com/carboy/carboy/internal/macos/mirror"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // Places are the directories of the machine that Serve uses.
@@ -44,6 +45,8 @@ func Machine(env func(string) string) Places {
 func Serve(r io.Reader, w io.Writer, p Places) error {
 	// The command gets a signal when the thread that started it ends.
 	runtime.LockOSThread()
+	// Otherwise a write that nobody reads would end this process before it ends the command.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s := &server{Conn: frames.New(r, w), places: p, frames: make(chan frame), gone: make(chan struct{}), over: make(chan struct{})}
 	if err := s.SendJSON(frames.Hello, hello{helloSchema, version}); err != nil {
 		return err
@@ -330,16 +333,5 @@ func (s *server) note(path string, now []mirror.Entry) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".note-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, nameOf(path)+".json"))
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return store.WriteFile(filepath.Join(dir, nameOf(path)+".json"), b, 0o600)
 }

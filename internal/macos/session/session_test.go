@@ -89,6 +89,16 @@ func act(what string, args []string) int {
 			fmt.Println(s)
 			return 128 + int(s.(syscall.Signal))
 		}
+	case "flood": // until a signal comes
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGHUP)
+		fmt.Println("ready")
+		go func() {
+			for {
+				os.Stdout.Write(make([]byte, 1<<16))
+			}
+		}()
+		os.WriteFile(args[0], []byte((<-c).String()), 0o600)
 	case "left":
 		// A process that stays keeps the output open.
 		cmd := exec.Command("/proc/self/exe", "machine-left")
@@ -330,6 +340,23 @@ func TestGone(t *testing.T) {
 	m.Wait()
 	if b, err := os.ReadFile(told); string(b) != "hangup" {
 		t.Errorf("it was told %q, %v", b, err)
+	}
+}
+
+// When nobody reads what the machine sends, that does not end the session, which still ends
+// the command.
+func TestNobodyReads(t *testing.T) {
+	m := enter(t)
+	told := filepath.Join(t.TempDir(), "told")
+	ready := make(chan struct{})
+	o := options(t, &watch{want: "ready", then: func() { close(ready) }}, nil, "flood", told)
+	go Run(context.Background(), m.out, m.in, o)
+	<-ready
+	m.out.Close()
+	m.in.Close()
+	m.Wait()
+	if b, err := os.ReadFile(told); string(b) != "hangup" || m.ProcessState.ExitCode() != 125 {
+		t.Errorf("it was told %q, %v; %v", b, err, m.ProcessState)
 	}
 }
 
