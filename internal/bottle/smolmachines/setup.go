@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/guest"
 	"github.com/carboy/carboy/internal/guest/proto"
 )
 
@@ -24,8 +25,6 @@ const (
 	newRoot    = "/carboy/root"
 )
 
-const noSet = unix.MS_NOSUID | unix.MS_NODEV
-
 // statOf returns the result of lstat(2) in info.
 func statOf(info fs.FileInfo) (unix.Stat_t, error) {
 	sys, ok := info.Sys().(*syscall.Stat_t)
@@ -35,19 +34,13 @@ func statOf(info fs.FileInfo) (unix.Stat_t, error) {
 	return unix.Stat_t{Mode: sys.Mode, Uid: sys.Uid, Gid: sys.Gid}, nil
 }
 
-func mkdir(path string) proto.Step { return proto.Step{Op: "mkdir", Path: path, Mode: 0o755} }
-
-func mount(source, path, kind, data string, flags uint64) proto.Step {
-	return proto.Step{Op: "mount", Source: source, Path: path, Type: kind, Data: data, Flags: flags}
-}
-
 // setUp makes the machine the bottle of the spec.
 func (x *box) setUp(ctx context.Context) error {
 	limits := x.spec.Limits
 	first := &proto.Setup{Steps: []proto.Step{
-		mkdir(ownDir), mount("own", ownDir, "tmpfs", fmt.Sprintf("mode=0755,size=%d", x.files.size+x.files.size/8+16*mib), noSet),
-		mkdir(scratch), mount("scratch", scratch, "tmpfs", fmt.Sprintf("mode=0755,size=%d", limits.Disk), noSet),
-		mkdir(upperDir), mkdir(workDir),
+		guest.Mkdir(ownDir), guest.Mount("own", ownDir, "tmpfs", fmt.Sprintf("mode=0755,size=%d", x.files.size+x.files.size/8+16*mib), guest.NoSet),
+		guest.Mkdir(scratch), guest.Mount("scratch", scratch, "tmpfs", fmt.Sprintf("mode=0755,size=%d", limits.Disk), guest.NoSet),
+		guest.Mkdir(upperDir), guest.Mkdir(workDir),
 	}}
 	if err := x.guest.Setup(ctx, first); err != nil {
 		return fmt.Errorf("set up the machine's memory: %w", err)
@@ -95,43 +88,23 @@ func (x *box) rootSteps() []proto.Step {
 		lower += ":" + x.files.root
 	}
 	steps := []proto.Step{
-		mkdir(newRoot),
-		mount("overlay", newRoot, "overlay", fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lower, upperDir, workDir), noSet),
+		guest.Mkdir(newRoot),
+		guest.Mount("overlay", newRoot, "overlay", fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lower, upperDir, workDir), guest.NoSet),
 	}
 	for _, b := range x.files.binds {
 		if b.source == "" {
-			steps = append(steps, mount("empty", newRoot+b.target, "tmpfs", "mode=0555,size=4k", noSet|unix.MS_RDONLY))
+			steps = append(steps, guest.Mount("empty", newRoot+b.target, "tmpfs", "mode=0555,size=4k", guest.NoSet|unix.MS_RDONLY))
 			continue
 		}
 		steps = append(steps,
-			mount(b.source, newRoot+b.target, "", "", unix.MS_BIND),
-			mount("", newRoot+b.target, "", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noSet))
+			guest.Mount(b.source, newRoot+b.target, "", "", unix.MS_BIND),
+			guest.Mount("", newRoot+b.target, "", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|guest.NoSet))
 	}
-	steps = append(steps,
-		mount("proc", newRoot+"/proc", "proc", "hidepid=2", noSet|unix.MS_NOEXEC),
-		mount("sysfs", newRoot+"/sys", "sysfs", "", noSet|unix.MS_NOEXEC|unix.MS_RDONLY))
-	steps = append(steps, devices(newRoot+"/dev")...)
+	steps = append(steps, guest.KernelFiles(newRoot)...)
 	if w := x.spec.Workspace; w != nil && w.Access == bottle.AccessOverlay {
 		// Brings the directory into the upper layer, where Export looks.
 		it := x.files.items[x.files.at[layerDir+w.Target]]
 		steps = append(steps, proto.Step{Op: "mkdir", Path: newRoot + w.Target, Mode: uint32(it.mode.Perm()), UID: it.uid, GID: it.gid})
 	}
 	return steps
-}
-
-// devices makes the few device files that programs expect.
-func devices(dev string) []proto.Step {
-	out := []proto.Step{mount("dev", dev, "tmpfs", "mode=0755,size=64k", unix.MS_NOSUID|unix.MS_NOEXEC)}
-	for _, d := range []struct {
-		name         string
-		major, minor uint32
-	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}} {
-		out = append(out, proto.Step{Op: "node", Path: dev + "/" + d.name, Mode: unix.S_IFCHR | 0o666, Flags: unix.Mkdev(d.major, d.minor)})
-	}
-	for _, l := range [][2]string{{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"}} {
-		out = append(out, proto.Step{Op: "symlink", Path: dev + "/" + l[0], Source: l[1]})
-	}
-	return append(out,
-		mkdir(dev+"/pts"), mount("/dev/pts", dev+"/pts", "", "", unix.MS_BIND),
-		mkdir(dev+"/shm"), mount("shm", dev+"/shm", "tmpfs", "mode=1777", noSet))
 }
