@@ -53,7 +53,7 @@ func (i *invocation) parse() error {
 // linuxOwn reports whether a directory, or one in it, is the machine's own. Sharing it would
 // hide the machine's files, and a copy would replace them.
 func linuxOwn(dir string) bool {
-	return slices.ContainsFunc([]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", programs, "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var/lib/carboy"}, func(own string) bool {
+	return slices.ContainsFunc([]string{"/bin", "/dev", "/etc", "/lib", programs, "/sbin", "/usr", "/var/lib/carboy"}, func(own string) bool {
 		return within(dir, own) || within(own, dir)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -217,7 +218,7 @@ func (s *server) bring(ctx context.Context, o *order, i int) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	unlock, err := s.lock(t.Path)
+	unlock, err := s.lock(ctx, t.Path)
 	if err != nil {
 		return err
 	}
@@ -258,7 +259,7 @@ func (s *server) link(path, at string) error {
 
 // back sends what a command changed in a directory.
 func (s *server) back(ctx context.Context, i int, path string) error {
-	unlock, err := s.lock(path)
+	unlock, err := s.lock(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -296,8 +297,11 @@ func (s *server) copies() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// lock blocks until no other command brings this directory in or back.
-func (s *server) lock(path string) (func(), error) {
+// lockWait is the pause between two tries for a lock.
+const lockWait = 20 * time.Millisecond
+
+// lock blocks until no other command brings this directory in or back, or ctx ends.
+func (s *server) lock(ctx context.Context, path string) (func(), error) {
 	dir, err := s.copies()
 	if err != nil {
 		return nil, err
@@ -306,10 +310,20 @@ func (s *server) lock(path string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(err, f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), f.Close())
+		case <-time.After(lockWait):
+		}
 	}
-	return func() { f.Close() }, nil
 }
 
 func (s *server) noted(path string) (base []mirror.Entry, err error) {

@@ -394,6 +394,34 @@ func TestSignalBefore(t *testing.T) {
 	}
 }
 
+// A signal ends a command that waits for another one's copy of the directory.
+func TestSignalWhileItWaits(t *testing.T) {
+	m := enter(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "settings")
+	lock := filepath.Join(m.dir, "state/copies", nameOf(path)+".lock")
+	if err := os.MkdirAll(filepath.Dir(lock), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	c := frames.New(m.out, m.in)
+	if _, err := frames.Expect(c, frames.Hello); err != nil {
+		t.Fatal(err)
+	}
+	c.SendJSON(frames.Open, order{Version: version, Args: []string{"exit", "0"}, Dir: dir, Home: dir, Trees: []Tree{{Path: path, Copy: Settings}}})
+	c.Send(frames.Signal, []byte{2})
+	if k, b, err := c.Recv(); err != nil || k != frames.Fail || !strings.Contains(string(b), "signal") {
+		t.Errorf("%q %q, %v", byte(k), b, err)
+	}
+}
+
 // Settings come into memory, and follow what is outside; carboy finds them at their path.
 func TestSettings(t *testing.T) {
 	m := t.TempDir()
