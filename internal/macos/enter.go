@@ -2,6 +2,7 @@ package macos
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/macos/frames"
 	"github.com/carboy/carboy/internal/macos/mirror"
 	"github.com/carboy/carboy/internal/macos/session"
@@ -28,12 +28,8 @@ import (
 // enter runs the command line in the machine. It calls leave before signals are passed on
 // to the command.
 func (i *invocation) enter(leave func()) (int, error) {
-	arch := i.machine.arch
-	if arch == "" {
-		arch = i.Arch
-	}
 	var err error
-	if i.binary, err = findBinary(i.linux, i.Exe, arch); err != nil {
+	if i.binary, err = findBinary(i.linux, i.Exe, cmp.Or(i.machine.arch, i.Arch)); err != nil {
 		return 0, err
 	}
 	o, done, err := i.session()
@@ -45,55 +41,30 @@ func (i *invocation) enter(leave func()) (int, error) {
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
 	defer signal.Stop(signals)
 	leave()
-	pass := make(chan syscall.Signal, 16)
-	o.Signals = pass
-	go func() { // ends with this process
-		for s := range signals {
-			if n, ok := s.(syscall.Signal); ok {
-				pass <- n
-			}
-		}
-	}()
+	o.Signals = signals
 	code, err := i.once(*o)
 	var no *session.NoSessionError
 	if !errors.As(err, &no) {
 		return code, err
 	}
-	if err := i.install(pass); err != nil {
+	if err := i.install(); err != nil {
 		return 0, err
 	}
 	return i.once(*o)
 }
 
 // install puts the Linux carboy into the machine. A signal ends it.
-func (i *invocation) install(signals <-chan syscall.Signal) error {
+func (i *invocation) install() error {
 	if err := i.binary.verify(); err != nil {
 		return err
 	}
 	i.say("putting carboy into the machine")
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if s != syscall.SIGWINCH {
-					cancel(exitcode.Interrupted(s, errors.New("interrupted")))
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	ctx, leave := interruptible()
+	defer leave()
 	c := i.maker.enter(i.binary.install()...)
 	c.Input = i.binary.path
-	if err := i.show(ctx, c); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
-	}
-	return nil
+	err := i.show(ctx, c)
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // once runs one session.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"syscall"
 
@@ -33,7 +34,7 @@ type Options struct {
 	// Size returns the size of the terminal, and Signals has the signals to pass on. A
 	// SIGWINCH sends the size.
 	Size    func() Size
-	Signals <-chan syscall.Signal
+	Signals <-chan os.Signal
 	// Started is called when the command line begins to take input.
 	Started func()
 	// Say shows a line to the user.
@@ -210,7 +211,7 @@ func (c *client) signals() {
 			}
 			if n, ok := linuxSignal(s); ok {
 				if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 {
-					c.ended = s
+					c.ended = s.(syscall.Signal)
 				}
 				c.Send(frames.Signal, []byte{n})
 			}
@@ -246,7 +247,7 @@ func (c *client) input() {
 
 // linuxSignal returns the number that Linux gives a signal, which for some differs from
 // macOS's. Only those that a user sends are passed on.
-func linuxSignal(s syscall.Signal) (byte, bool) {
+func linuxSignal(s os.Signal) (byte, bool) {
 	switch s {
 	case syscall.SIGHUP:
 		return 1, true

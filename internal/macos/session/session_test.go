@@ -203,7 +203,7 @@ func TestInput(t *testing.T) {
 	}
 	// One that does not read it ends all the same, and signals overtake it.
 	for _, args := range [][]string{{"exit", "3"}, {"signals"}} {
-		signals := make(chan syscall.Signal, 1)
+		signals := make(chan os.Signal, 1)
 		w := &watch{want: "ready", then: func() { signals <- syscall.SIGTERM }}
 		o := options(t, w, nil, args...)
 		o.In, o.Stdin, o.Signals = Pipe, bytes.NewReader(data), signals
@@ -264,7 +264,7 @@ func TestStreams(t *testing.T) {
 // A terminal has its size, changes it, and its keys are signals.
 func TestTerminal(t *testing.T) {
 	keys, press := io.Pipe()
-	signals := make(chan syscall.Signal, 1)
+	signals := make(chan os.Signal, 1)
 	var mu sync.Mutex
 	size := Size{40, 100}
 	w := &watch{want: "ready"}
@@ -306,7 +306,7 @@ func (a *again) Write(p []byte) (int, error) {
 
 func TestSignals(t *testing.T) {
 	for s, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
-		signals := make(chan syscall.Signal, 1)
+		signals := make(chan os.Signal, 1)
 		o := options(t, &watch{want: "ready", then: func() { signals <- s }}, nil, "signals")
 		o.Signals = signals
 		if code, err := run(t, o); code != want || err != nil {
@@ -540,7 +540,7 @@ func (c *counter) Write(p []byte) (int, error) {
 func TestInterrupted(t *testing.T) {
 	greeting, _ := json.Marshal(hello{helloSchema, version})
 	r, w := io.Pipe()
-	signals := make(chan syscall.Signal)
+	signals := make(chan os.Signal)
 	o := options(t, nil, nil, "x")
 	o.Signals = signals
 	go func() {
