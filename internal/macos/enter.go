@@ -199,6 +199,11 @@ func (i *invocation) trees() ([]session.Tree, error) {
 		settings[0] = filepath.Clean(dir)
 	}
 	copied := i.takesWorkspace() && !i.machine.shared(i.dir)
+	for _, s := range i.machine.shares {
+		if copied && within(s, i.dir) { // a copy over it would change it here
+			return nil, &adviceError{fmt.Errorf("the workspace %s can't be copied: the machine shares %s, which is in it", i.dir, s), "work in what is shared"}
+		}
+	}
 	var out []session.Tree
 	for _, dir := range settings {
 		if i.machine.shared(dir) {

@@ -284,6 +284,10 @@ func TestSettings(t *testing.T) {
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%v, %v", all, err)
 	}
+	shared := &invocation{words: []string{"run"}, home: home, dir: filepath.Join(home, "src"), machine: &machine{shares: []string{filepath.Join(home, "src/one")}}}
+	if _, err := shared.trees(); err == nil || !strings.Contains(err.Error(), "src/one, which is in it") {
+		t.Errorf("around a share: %v", err)
+	}
 	real := filepath.Join(t.TempDir(), "real.yaml")
 	if err := errors.Join(os.WriteFile(real, []byte("isolation: hardware-vm"), 0o600), os.Symlink(real, filepath.Join(dir, "config.yaml")), os.Symlink("me@host.1", filepath.Join(dir, ".#config.yaml"))); err != nil {
 		t.Fatal(err)

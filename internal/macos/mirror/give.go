@@ -110,7 +110,7 @@ func list[T any](p frames.Receiver, k frames.Kind, f func([]T) error) error {
 // Owner owns what [Receive] makes.
 type Owner struct{ UID, GID int }
 
-// Receive makes dir equal to what [Give] sends, and returns what is there then. Another
+// Receive makes dir equal to what [Give] sends, and returns what both sides have then. A
 // file's content is replaced as a whole. If it fails, dir is partly made; the next Receive
 // goes on.
 func Receive(ctx context.Context, p frames.Peer, dir string, o Owner) ([]Entry, error) {
@@ -161,7 +161,20 @@ func Receive(ctx context.Context, p frames.Peer, dir string, o Owner) ([]Entry, 
 	if err := p.Send(frames.Result, nil); err != nil {
 		return nil, err
 	}
-	return Scan(ctx, dir)
+	now, err := Scan(ctx, dir)
+	return agreed(want, now), err
+}
+
+// agreed returns what both sides have: want, with the dates by which the machine notices a
+// change. What another command there has changed meanwhile is no part of it.
+func agreed(want, now []Entry) []Entry {
+	is := index(now)
+	for i := range want {
+		if n := is[want[i].Path]; same(n, &want[i]) {
+			want[i].Touched = n.Touched
+		}
+	}
+	return want
 }
 
 type receiver struct {
@@ -172,12 +185,9 @@ type receiver struct {
 
 // prune removes what is not wanted, or is something else.
 func (r *receiver) prune(have []Entry) error {
-	kinds := make(map[string]Kind, len(r.want))
-	for i := range r.want {
-		kinds[r.want[i].Path] = r.want[i].Kind
-	}
+	wanted := index(r.want)
 	for i := len(have) - 1; i >= 0; i-- { // what is in a directory comes after it
-		if kinds[have[i].Path] == have[i].Kind {
+		if w := wanted[have[i].Path]; w != nil && w.Kind == have[i].Kind {
 			continue
 		}
 		if err := r.root.RemoveAll(have[i].Path); err != nil {
@@ -190,10 +200,7 @@ func (r *receiver) prune(have []Entry) error {
 // shape makes directories, links and permissions, and returns the positions of files whose
 // content is needed.
 func (r *receiver) shape(have []Entry) (need []int, err error) {
-	is := make(map[string]*Entry, len(have))
-	for i := range have {
-		is[have[i].Path] = &have[i]
-	}
+	is := index(have)
 	for i := range r.want {
 		e := &r.want[i]
 		old := is[e.Path]

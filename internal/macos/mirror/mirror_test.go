@@ -238,6 +238,45 @@ func TestMirrorHiddenChange(t *testing.T) {
 	}
 }
 
+// What another command in the machine changes while a directory is brought in is its own: it
+// comes back.
+func TestChangedWhileReceived(t *testing.T) {
+	mac, machine := t.TempDir(), t.TempDir()
+	write(t, mac, "file", "ours")
+	write(t, mac, "other", "ours")
+	var base []Entry
+	err, merr := both(t,
+		func(c *frames.Conn) error { return Give(t.Context(), c, mac, nil, nil) },
+		func(c *frames.Conn) (err error) {
+			base, err = Receive(t.Context(), lander{c, func() {
+				write(t, machine, "file", "landed")
+				write(t, machine, "new", "landed")
+			}}, machine, Owner{os.Getuid(), os.Getgid()})
+			return err
+		})
+	if err != nil || merr != nil {
+		t.Fatal(err, merr)
+	}
+	taken, _ := take(t, mac, machine, "", base)
+	have := tree(t, mac)
+	if !strings.HasSuffix(have["file"], " landed") || !strings.HasSuffix(have["new"], " landed") || !strings.HasSuffix(have["other"], " ours") || len(taken.Kept) > 0 {
+		t.Errorf("%v, kept %q", have, taken.Kept)
+	}
+}
+
+// lander calls land when everything has been received.
+type lander struct {
+	*frames.Conn
+	land func()
+}
+
+func (l lander) Send(k frames.Kind, b []byte) error {
+	if k == frames.Result {
+		l.land()
+	}
+	return l.Conn.Send(k, b)
+}
+
 // A file that is removed, shortened or replaced while it is sent does not replace the other
 // side's, and nothing waits for a pipe.
 func TestOfferChangedMeanwhile(t *testing.T) {

@@ -62,10 +62,7 @@ func Offer(ctx context.Context, p frames.Peer, dir string, base []Entry) ([]Entr
 // changes returns what makes base into now: removals from the depth up, then the rest from
 // the top down. A path that became something else is removed first.
 func changes(base, now []Entry) []change {
-	was := make(map[string]*Entry, len(base))
-	for i := range base {
-		was[base[i].Path] = &base[i]
-	}
+	was := index(base)
 	var gone, rest []change
 	for i := range now {
 		e := &now[i]
