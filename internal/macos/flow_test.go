@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,6 +47,7 @@ func TestMain(m *testing.M) {
 
 // linuxCarboy does what the tests need of carboy in the machine.
 func linuxCarboy(args []string) int {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // as the real one
 	wd, _ := os.Getwd()
 	if len(args) > 0 && args[0] == "-v" {
 		args = args[1:]

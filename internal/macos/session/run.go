@@ -110,11 +110,11 @@ func (c *client) serve(ctx context.Context) (int, error) {
 		}
 		switch k {
 		case frames.Stdout:
-			err = write(c.o.Stdout, b)
+			err = c.write(c.o.Stdout, k, b)
 		case frames.Stderr:
-			err = write(c.o.Stderr, b)
+			err = c.write(c.o.Stderr, k, b)
 		case frames.Terminal:
-			err = write(c.o.Screen, b)
+			err = c.write(c.o.Screen, k, b)
 		case frames.Credit:
 			c.grant(b)
 		case frames.Tree:
@@ -151,15 +151,17 @@ func (c *client) grant(b []byte) {
 	}
 }
 
-// write ignores that nobody reads: the command goes on, as without a machine.
-func write(w io.Writer, b []byte) error {
+// write writes output. That nobody reads it is for the command to know, as without a machine.
+func (c *client) write(w io.Writer, k frames.Kind, b []byte) error {
 	if w == nil {
 		return nil
 	}
-	if _, err := w.Write(b); err != nil && !errors.Is(err, syscall.EPIPE) {
-		return err
+	_, err := w.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		c.Send(frames.Shut, []byte{byte(k)})
+		return nil
 	}
-	return nil
+	return err
 }
 
 // tree does one step with a directory.

@@ -158,7 +158,7 @@ func (s *server) read() {
 		case k == frames.Done:
 			s.err = io.EOF
 			return
-		case k == frames.Stdin, k == frames.EOF, k == frames.Size, k == frames.Signal:
+		case k == frames.Stdin, k == frames.EOF, k == frames.Size, k == frames.Signal, k == frames.Shut:
 			if c != nil {
 				c.receive(k, b)
 			}

@@ -99,6 +99,14 @@ func act(what string, args []string) int {
 			}
 		}()
 		os.WriteFile(args[0], []byte((<-c).String()), 0o600)
+	case "write": // until nobody reads it
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+		for {
+			if _, err := os.Stdout.Write(make([]byte, 1<<16)); err != nil {
+				fmt.Fprint(os.Stderr, errors.Is(err, syscall.EPIPE))
+				return 9
+			}
+		}
 	case "left":
 		// A process that stays keeps the output open.
 		cmd := exec.Command("/proc/self/exe", "machine-left")
@@ -340,6 +348,20 @@ func TestGone(t *testing.T) {
 	m.Wait()
 	if b, err := os.ReadFile(told); string(b) != "hangup" {
 		t.Errorf("it was told %q, %v", b, err)
+	}
+}
+
+// The command finds out that nobody reads its output any more, as without a machine.
+func TestShut(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.Close()
+	var msg bytes.Buffer
+	if code, err := run(t, options(t, w, &msg, "write")); code != 9 || err != nil || msg.String() != "true" {
+		t.Errorf("%d, %v, %q", code, err, msg.String())
 	}
 }
 
