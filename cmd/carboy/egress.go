@@ -325,7 +325,7 @@ func (a *app) printChecked(c *checked) {
 			host += " (private)"
 		}
 		if r.Upstream != "" {
-			host += " → " + r.Upstream
+			host += " -> " + r.Upstream
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", show(r.Rule), show(host), requests, show(first(r.Credential, "-")), tls, git)
 	}

@@ -192,7 +192,7 @@ func (a *app) printEscapeReport(r *corpus.Report) error {
 		if x.Outcome == corpus.Untried {
 			head, c = "not tried", plainText
 		}
-		fmt.Fprintf(a.stdout, "%s  %s (promise %s)\n%s%s", paint(c, head), x.ID, x.Promise, wrap(x.Technique, 11), wrap("→ "+safetext.String(x.Detail, 400), 11))
+		fmt.Fprintf(a.stdout, "%s  %s (promise %s)\n%s%s", paint(c, head), x.ID, x.Promise, wrap(x.Technique, 11), wrap("-> "+safetext.String(x.Detail, 400), 11))
 	}
 	return a.escapeVerdict(r, paint)
 }

@@ -235,7 +235,7 @@ func routeText(d routes.Description) string {
 		more = append(more, "private")
 	}
 	if d.Upstream != "" {
-		more = append(more, "→ "+d.Upstream)
+		more = append(more, "-> "+d.Upstream)
 	}
 	if len(more) == 0 {
 		return d.Host

@@ -223,12 +223,13 @@ func workspaceOf(m store.Meta) string {
 	return safetext.String(string(m.Workspace.Path), 60)
 }
 
+// commandOf returns a run's command on one line: what is between its words becomes a space.
 func commandOf(m store.Meta) string {
 	words := make([]string, 0, len(m.Command))
 	for _, w := range m.Command {
 		words = append(words, string(w))
 	}
-	return safetext.String(strings.Join(words, " "), 60)
+	return safetext.String(strings.Join(strings.Fields(strings.Join(words, " ")), " "), 60)
 }
 
 func orDash(s string) string {

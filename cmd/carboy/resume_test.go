@@ -101,11 +101,15 @@ func (d *den) settled() string {
 func TestS5KillFreezeResume(t *testing.T) {
 	d := newDen(t, shellAgent(`echo kept >>~/memory; echo up; while :; do sleep 0.02; done`))
 	bottles := filepath.Join(d.home, "state", "carboy", "bottles")
-	frozen := 0
-	for i := range 16 {
+	frozen, least, step := 0, 0, 1
+	if testing.Short() {
+		step = 3
+	}
+	for i := 0; i < 16; i += step {
 		verb := []string{"start", "waits", "--headless", "--prompt", "x"}
 		cmd, over := d.begun(verb...)
 		if i%2 == 1 { // killed while it is resumed
+			least++
 			if _, msg, code := d.carboy("freeze", "waits"); code != 0 {
 				t.Fatalf("%d %s", code, msg)
 			}
@@ -167,7 +171,7 @@ func TestS5KillFreezeResume(t *testing.T) {
 			t.Fatalf("round %d: left: %v %v", i, left, err)
 		}
 	}
-	if frozen < 8 {
-		t.Errorf("of 16 bottles %d could be resumed", frozen)
+	if frozen < least {
+		t.Errorf("%d bottles could be resumed, less than the %d that were frozen", frozen, least)
 	}
 }

@@ -209,7 +209,7 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 	}{plan.Create: {"+", greenText}, plan.Remove: {"-", redText}, plan.Update: {"~", boldText}, plan.Recreate: {"~", boldText}}
 	for _, c := range p.Changes {
 		s := signs[c.Action]
-		line := fmt.Sprintf("  %s %s %s: %s → %s", s.sign, c.What, c.Action, shortDigest(c.From), shortDigest(c.To))
+		line := fmt.Sprintf("  %s %s %s: %s -> %s", s.sign, c.What, c.Action, shortDigest(c.From), shortDigest(c.To))
 		if c.Why != "" {
 			line += "; " + c.Why
 		}

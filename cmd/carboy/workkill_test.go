@@ -313,6 +313,9 @@ func TestKilledWork(t *testing.T) {
 		w.whole(attempts)
 	}
 	for _, recorded := range []bool{false, true} {
+		if recorded && testing.Short() {
+			continue
+		}
 		t.Run(fmt.Sprintf("recorded=%t", recorded), func(t *testing.T) {
 			w := newWorkDen(t)
 			for _, s := range []step{

@@ -169,6 +169,7 @@ func TestNativeAlone(t *testing.T) {
 	if len(r.Failed) != 1 || len(r.Loads[3].Peers) != 0 || len(r.Loads[0].Peers) != 1 || !strings.Contains(r.markdown(), "**Failed:** 1") {
 		t.Errorf("a load that failed: %+v", r)
 	}
+	t.Run("manifests", func(t *testing.T) { manifestsOf(t, b) })
 }
 
 // openDir returns a directory that the loads' user may enter: if root runs the tests, only

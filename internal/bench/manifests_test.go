@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// TestManifests: what is compared does what it says, with all of the files.
-func TestManifests(t *testing.T) {
-	b := newTestBench(t, &options{rounds: 1, only: "start", peers: "native", dir: openDir(t), megabytes: 5})
+// manifestsOf: what is compared does what it says, with all of the files.
+func manifestsOf(t *testing.T, b *bench) {
 	l, err := b.stock(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -34,16 +34,16 @@ func TestRefShown(t *testing.T) {
 	s := w.collect(w.upper().bytes())
 	id := strings.Repeat("0a", 20)
 	for want, r := range map[string]RefChange{
-		"no such repository":         {Repository: "sub", Name: "refs/heads/x", New: id, Fresh: true, CheckedOut: true, Count: 1},
-		"bottle removed":             {Name: "refs/heads/x", Old: id},
-		"no such reference":          {Name: "refs/heads/x", New: id},
-		"no fast-forward":            {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "\x1b[2J", Status: "M"}}},
-		"not the branch":             {Name: "refs/heads/x", Old: id, New: id, Forward: true, Count: 60, Commits: []CommitLine{{id, "a\x1b", "s\n"}}},
-		"it shows others":            {Name: "refs/replace/x", New: id, Never: "it shows others"},
-		"refs/heads/a → refs/heads/": {Name: "HEAD", Old: "refs/heads/a", New: "refs/heads/b", Never: "no"},
-		"and 3 more files":           {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "a", Status: "A"}}, FileCount: 4},
-		"(a submodule: it moves to":  {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "a", Status: "M", mode: "160000", id: id}}},
-		"protected (git): danger":    {Name: "refs/heads/x", Old: id, New: id, CheckedOut: true, Forward: true, Protected: []Reason{{"git", "danger"}}},
+		"no such repository":          {Repository: "sub", Name: "refs/heads/x", New: id, Fresh: true, CheckedOut: true, Count: 1},
+		"bottle removed":              {Name: "refs/heads/x", Old: id},
+		"no such reference":           {Name: "refs/heads/x", New: id},
+		"no fast-forward":             {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "\x1b[2J", Status: "M"}}},
+		"not the branch":              {Name: "refs/heads/x", Old: id, New: id, Forward: true, Count: 60, Commits: []CommitLine{{id, "a\x1b", "s\n"}}},
+		"it shows others":             {Name: "refs/replace/x", New: id, Never: "it shows others"},
+		"refs/heads/a -> refs/heads/": {Name: "HEAD", Old: "refs/heads/a", New: "refs/heads/b", Never: "no"},
+		"and 3 more files":            {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "a", Status: "A"}}, FileCount: 4},
+		"(a submodule: it moves to":   {Name: "refs/heads/x", Old: id, New: id, Files: []RefFile{{Path: "a", Status: "M", mode: "160000", id: id}}},
+		"protected (git): danger":     {Name: "refs/heads/x", Old: id, New: id, CheckedOut: true, Forward: true, Protected: []Reason{{"git", "danger"}}},
 	} {
 		var out strings.Builder
 		must(t, second(s.Diff(&out, DiffOptions{Refs: []RefChange{r}})))

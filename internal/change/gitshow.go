@@ -19,7 +19,7 @@ func (r *RefChange) Summary() string {
 		}
 		return id[:min(len(id), 10)]
 	}
-	s := short(r.Old) + " → " + short(r.New)
+	s := short(r.Old) + " -> " + short(r.New)
 	if r.Count > 0 {
 		s += fmt.Sprintf(", %d commit", r.Count)
 		if r.Count > 1 {

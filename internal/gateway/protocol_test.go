@@ -88,7 +88,11 @@ func readGRPC(r io.Reader) (string, error) {
 	if _, err := io.ReadFull(r, head); err != nil {
 		return "", err
 	}
-	b := make([]byte, binary.BigEndian.Uint32(head[1:]))
+	n := binary.BigEndian.Uint32(head[1:])
+	if n > 1<<20 {
+		return "", fmt.Errorf("a message of %d bytes", n)
+	}
+	b := make([]byte, n)
 	_, err := io.ReadFull(r, b)
 	return string(b), err
 }

@@ -130,7 +130,7 @@ func circle(path []Value[string]) string {
 		}
 		out = append(out, name)
 	}
-	return strings.Join(out, " → ")
+	return strings.Join(out, " -> ")
 }
 
 // bottle reads one bottle's own file.

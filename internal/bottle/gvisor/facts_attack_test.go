@@ -43,7 +43,11 @@ func count(fs []trace.Fact, ok func(*trace.Fact) bool) (n int) {
 // what the call did: counts by effect and by fact agree, for each of two names.
 func TestFactsOfRacedPaths(t *testing.T) {
 	m, r := makeTraced(t, withGuest(t))
-	out := m.guestSays("race", "50")
+	rounds := 50
+	if testing.Short() {
+		rounds = 20
+	}
+	out := m.guestSays("race", strconv.Itoa(rounds))
 	ws := m.spec.Workspace.Target
 	fs := r.all(t, m.b)
 	ops := map[string]func(f *trace.Fact, name string) bool{
@@ -118,7 +122,10 @@ func TestFactsOfRacedPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const n = 60
+	n := 60
+	if testing.Short() {
+		n = 20
+	}
 	out := m.sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do %s exec; %s argv; i=$((i+1)); done; %s swap", n, factsGuest, factsGuest, factsGuest))
 	fs := r.all(t, m.b)
 	for what, c := range map[string]struct {
@@ -299,6 +306,9 @@ func TestFactsOfShortProcesses(t *testing.T) {
 
 // A number that is given to a second process does not mix the two.
 func TestFactsOfReusedPIDs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: 65,000 threads")
+	}
 	m, r := makeTraced(t, withGuest(t))
 	m.guestSays("pids")
 	state := map[uint32]trace.Op{}

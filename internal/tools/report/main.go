@@ -6,8 +6,9 @@
 //	report -skipped FILE...  lists the skipped tests that passed in none of the
 //	                         files, and fails when there are any
 //	report -lacking FILE...  prints a pattern for go test -run of the tests that
-//	                         skipped all or a part for want of a program, and
-//	                         passed it in none of the files
+//	                         skipped all or a part for want of a program or of
+//	                         root, and passed it in none of the files; then their
+//	                         packages, each on a line
 package main
 
 import (
@@ -166,18 +167,22 @@ func skipped(all []*result, out io.Writer) int {
 	return 0
 }
 
-// lacking prints a pattern of the tests that lacked anything but root, and that no run passed.
+// lacking prints a pattern of the tests that lacked anything, and that no run passed, and
+// their packages.
 // What lacks is said by testenv.Missing: "SKIPPED: needs WHAT: HOW".
 func lacking(all []*result, out io.Writer) int {
-	var names []string
+	var names, packages []string
 	for _, s := range unseen(all) {
-		if strings.Contains(s, "SKIPPED: needs ") && !strings.Contains(s, "SKIPPED: needs root") {
-			_, test, _ := strings.Cut(s, " ")
-			test = test[:strings.IndexAny(test, ":/")]
-			names = append(names, test)
+		if strings.Contains(s, "SKIPPED: needs ") {
+			pkg, test, _ := strings.Cut(s, " ")
+			packages = append(packages, pkg)
+			names = append(names, test[:strings.IndexAny(test, ":/")])
 		}
 	}
 	slices.Sort(names)
 	fmt.Fprintf(out, "^(%s)$\n", strings.Join(slices.Compact(names), "|"))
+	for _, p := range slices.Compact(packages) { // unseen sorts them
+		fmt.Fprintln(out, p)
+	}
 	return 0
 }
