@@ -113,7 +113,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	c.judge = judge.New(h, c.review, c.runs)
 	c.tracer = tracing.New(h, c.review, c.runs)
 	c.worker = work.New(h, c.review, c.runs, c.bottles, c.judge)
-	c.doctor = doctor.New(h, c.review, c.runs, c.bottles, c.judge, c.worker)
+	c.doctor = doctor.New(h, c.review, c.runs, c.judge, c.worker)
 	if o.Quick {
 		return c, nil
 	}

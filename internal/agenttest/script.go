@@ -17,6 +17,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 // Script lists the steps of an agent, one for each of its requests.
@@ -151,7 +153,7 @@ func translate(s Step, tools []tool) (call, error) {
 	case s.Edit != nil:
 		t, ok := firstOffered(tools, editors)
 		if !ok {
-			return translate(Step{Run: "sed -i " + quote("s/"+sedQuote(s.Edit.Old)+"/"+sedQuote(s.Edit.New)+"/") + " " + s.Edit.Path}, tools)
+			return translate(Step{Run: "sed -i " + safetext.Word("s/"+sedQuote(s.Edit.Old)+"/"+sedQuote(s.Edit.New)+"/") + " " + s.Edit.Path}, tools)
 		}
 		if t.name == "apply_patch" {
 			return t.patch(*s.Edit)
@@ -260,8 +262,6 @@ func (t tool) call(args map[string]any) call {
 	}
 	return call{tool: t, args: args}
 }
-
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func sedQuote(s string) string {
 	return regexp.MustCompile(`[/\\&.*^$\[\]]`).ReplaceAllString(s, `\$0`)

@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/review"
@@ -14,14 +13,13 @@ import (
 // Doctor checks and cleans up one user's state. Its methods may be called concurrently.
 type Doctor struct {
 	*host.Host
-	review  *review.Reviewer
-	runs    *run.Runner
-	bottles *bottles.Keeper
-	judge   *judge.Judge
-	worker  *work.Worker
+	review *review.Reviewer
+	runs   *run.Runner
+	judge  *judge.Judge
+	worker *work.Worker
 }
 
 // New returns a Doctor that works with these services.
-func New(h *host.Host, r *review.Reviewer, runs *run.Runner, b *bottles.Keeper, j *judge.Judge, w *work.Worker) *Doctor {
-	return &Doctor{h, r, runs, b, j, w}
+func New(h *host.Host, r *review.Reviewer, runs *run.Runner, j *judge.Judge, w *work.Worker) *Doctor {
+	return &Doctor{h, r, runs, j, w}
 }

@@ -96,6 +96,9 @@ func (x *exchange) WriteHeader(code int) {
 			x.tokens = tokens.New(x.Header().Get("Content-Type"))
 		}
 	}
+	if code >= 200 && x.c.flow.single {
+		x.Header().Set("Connection", "close") // also after an offer that upstream did not take
+	}
 	x.ResponseWriter.WriteHeader(code)
 }
 

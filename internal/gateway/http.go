@@ -244,7 +244,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		c.lint.asked.Add(1)
 		defer c.lint.asked.Add(-1)
 	}
-	if f.single && r.Header.Get("Upgrade") == "" {
+	if f.single && !isWebSocket(r) {
 		rw.Header().Set("Connection", "close")
 	}
 	seen := newExchange(rw, r, c)

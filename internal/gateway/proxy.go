@@ -162,7 +162,7 @@ func (g *Gateway) negotiate(c *net.TCPConn, free func()) {
 	_ = c.SetDeadline(time.Now().Add(g.limits.Sniff))
 	s := newSniffer(c, g.limits.HeadBytes)
 	if err := s.more(); err != nil {
-		g.recordProxy("", s.startReason(err), "")
+		g.recordProxy(s.startReason(err), "")
 		side.detach()
 		side.Abort()
 		return
@@ -173,10 +173,10 @@ func (g *Gateway) negotiate(c *net.TCPConn, free func()) {
 	case socksVersion:
 		k, no = g.negotiateSOCKS(s, c)
 	case socks4Version:
-		g.recordProxy("", reasonProxy, "SOCKS4")
+		g.recordProxy(reasonProxy, "SOCKS4")
 		no = socks4Refused
 	case recordHandshake:
-		g.recordProxy("", reasonProxy, "TLS to the proxy itself")
+		g.recordProxy(reasonProxy, "TLS to the proxy itself")
 		no = alert(alertAccessDenied)
 	default:
 		k, no = g.negotiateHTTP(s)
@@ -190,16 +190,12 @@ func (g *Gateway) negotiate(c *net.TCPConn, free func()) {
 	g.handleConnRequest(k)
 }
 
-// recordProxy records a refusal of what asks for no destination, or for none that has an
-// address.
-func (g *Gateway) recordProxy(name string, reason Reason, detail string) {
-	if name == "" {
-		name = "proxy"
-	}
+// recordProxy records a refusal of what asks for no destination.
+func (g *Gateway) recordProxy(reason Reason, detail string) {
 	if reason == ReasonLimitHead {
 		g.ledger.limit(reason, "")
 	}
-	g.ledger.conn(Conn{Time: time.Now(), Name: g.hidden(name), Protocol: "proxy", Reason: reason, Detail: g.hidden(detail)}, true)
+	g.ledger.conn(Conn{Time: time.Now(), Name: "proxy", Protocol: "proxy", Reason: reason, Detail: g.hidden(detail)}, true)
 }
 
 // proxyAddr returns the address that a destination of a client stands for: a synthetic
@@ -269,17 +265,24 @@ func (c *proxySide) Ended() bool {
 // proxyHead reads a whole request head, and returns it without its last line end. What
 // follows it stays in s.
 func proxyHead(s *sniffer) (head string, err error) {
+	judged := 0 // bytes; a client that sends single ones must not have all judged again
 	for {
-		end := bytes.Index(s.buf, []byte("\r\n\r\n"))
-		scan := s.buf
+		from := max(0, judged-3)
+		end := bytes.Index(s.buf[from:], []byte("\r\n\r\n"))
+		scan := s.buf[judged:]
 		if end >= 0 {
-			scan = s.buf[:end+4]
+			end += from
+			scan = s.buf[judged : end+4]
 		}
 		if err := strictBytes(scan, end < 0); err != nil {
 			return "", err
 		}
 		if end >= 0 {
 			return string(s.buf[:end]), nil
+		}
+		judged = len(s.buf)
+		if s.buf[judged-1] == '\r' {
+			judged-- // with what follows it
 		}
 		if err := s.more(); err != nil {
 			return "", err

@@ -57,7 +57,7 @@ func (g *Gateway) negotiateHTTP(s *sniffer) (*proxyRequest, []byte) {
 	}
 	if err != nil {
 		v := g.proxyFault(s, err)
-		g.recordProxy("", v.Reason, v.Detail)
+		g.recordProxy(v.Reason, v.Detail)
 		if v.Reason == reasonServerFirst || v.Reason == reasonSlowStart {
 			return nil, nil // nothing that an answer could be for
 		}

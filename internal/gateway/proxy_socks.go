@@ -51,7 +51,7 @@ func socksReply(code byte) []byte {
 // once is served too.
 func (g *Gateway) negotiateSOCKS(s *sniffer, c net.Conn) (*proxyRequest, []byte) {
 	fail := func(reason Reason, detail string, no []byte) (*proxyRequest, []byte) {
-		g.recordProxy("", reason, detail)
+		g.recordProxy(reason, detail)
 		return nil, no
 	}
 	at := 0

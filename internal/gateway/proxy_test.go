@@ -340,24 +340,30 @@ func TestProxyOneURL(t *testing.T) {
 	w := webWorld(t)
 	w.name("other.example.com", publicAddr)
 	b := newProxied(t, w, []string{"api.example.com", "other.example.com"})
-	one := "POST http://api.example.com/one HTTP/1.1\r\nHost: api.example.com\r\nProxy-Authorization: Basic eDp5\r\nContent-Length: 3\r\n\r\nabc"
-	two := "GET http://other.example.com/two HTTP/1.1\r\nHost: other.example.com\r\n\r\n"
-	c, err := b.toProxy()
-	if err != nil {
-		t.Fatal(err)
-	}
-	io.WriteString(c, one+two)
-	r := bufio.NewReader(c)
-	res, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(res.Body)
-	if string(body) != "POST api.example.com /one 3" || !res.Close {
-		t.Errorf("%s %q, close %t", res.Status, body, res.Close)
-	}
-	if rest, _ := io.ReadAll(r); len(rest) > 0 {
-		t.Errorf("after it come %q", rest)
+	const two = "GET http://other.example.com/two HTTP/1.1\r\nHost: other.example.com\r\n\r\n"
+	for _, x := range []struct{ method, headers, body string }{
+		{"POST", "Proxy-Authorization: Basic eDp5\r\nContent-Length: 3\r\n", "abc"},
+		// Offers of another protocol, which upstream does not take.
+		{"GET", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n", ""},
+		{"GET", "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", ""},
+	} {
+		c, err := b.toProxy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, x.method+" http://api.example.com/one HTTP/1.1\r\nHost: api.example.com\r\n"+x.headers+"\r\n"+x.body+two)
+		r := bufio.NewReader(c)
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		if want := fmt.Sprintf("%s api.example.com /one %d", x.method, len(x.body)); string(body) != want || !res.Close {
+			t.Errorf("%s %q, close %t", res.Status, body, res.Close)
+		}
+		if rest, _ := io.ReadAll(r); len(rest) > 0 {
+			t.Errorf("%s: after it come %q", x.headers, rest)
+		}
 	}
 }
 

@@ -20,9 +20,6 @@ type Listener struct {
 	Addr    netip.AddrPort
 }
 
-// String returns it like "tcp 0.0.0.0:22".
-func (l Listener) String() string { return l.Network + " " + l.Addr.String() }
-
 // Everywhere reports whether the socket takes what is sent to any address of the host.
 func (l Listener) Everywhere() bool { return l.Addr.Addr().IsUnspecified() }
 

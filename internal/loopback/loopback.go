@@ -22,9 +22,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/store"
 )
 
-// First and Last bound the addresses that are lent.
+// first and last bound the addresses that are lent.
 var (
 	first = netip.AddrFrom4([4]byte{127, 0, 0, 16})
 	last  = netip.AddrFrom4([4]byte{127, 0, 0, 31})
@@ -53,24 +55,16 @@ type Pool struct {
 // Open returns the pool whose files are in dir, which the first Take makes. clear is
 // called with the owner of a lease whose holder is gone, and ends what the owner has left;
 // until it succeeds, nobody else gets the address. Leases of the same pool must not be
-// taken in it.
-func Open(dir string, clear func(ctx context.Context, owner string) error) *Pool {
-	return &Pool{dir: dir, listeners: Listeners, clear: clear}
-}
-
-// WithListeners returns the pool with another way to find out what listens on the host.
-func (p *Pool) WithListeners(f func() ([]Listener, error)) *Pool {
-	q := *p
-	q.listeners = f
-	return &q
+// taken in it. listeners is [Listeners], but in tests.
+func Open(dir string, listeners func() ([]Listener, error), clear func(ctx context.Context, owner string) error) *Pool {
+	return &Pool{dir, listeners, clear}
 }
 
 // Lease is the right to one address. It ends with Close, or with this process.
 type Lease struct {
-	Addr  netip.Addr
-	pool  *Pool
-	owner string
-	file  *os.File
+	Addr netip.Addr
+	pool *Pool
+	file *os.File
 }
 
 // entry is a line of the register.
@@ -124,7 +118,7 @@ func (p *Pool) Take(ctx context.Context, owner string) (*Lease, error) {
 			_ = f.Close()
 			return nil, err
 		}
-		return &Lease{Addr: a, pool: p, owner: owner, file: f}, nil
+		return &Lease{Addr: a, pool: p, file: f}, nil
 	}
 	return nil, errors.Join(append([]error{ErrExhausted}, stuck...)...)
 }
@@ -312,29 +306,11 @@ func checkEntries(entries []entry) error {
 // write replaces the register.
 func (p *Pool) write(entries []entry) error {
 	b, err := json.MarshalIndent(entries, "", "  ")
-	if err != nil {
-		return fmt.Errorf("loopback: %w", err)
-	}
-	f, err := os.CreateTemp(p.dir, ".leases-*")
-	if err != nil {
-		return fmt.Errorf("loopback: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
 	if err == nil {
-		err = f.Sync()
+		err = store.WriteFile(p.register(), append(b, '\n'), 0o600)
 	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), p.register())
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return fmt.Errorf("loopback: %w", err)
-	}
-	d, err := os.Open(p.dir)
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)
 	}
-	defer d.Close()
-	return d.Sync()
+	return nil
 }

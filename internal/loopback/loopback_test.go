@@ -25,7 +25,7 @@ const holder = "CARBOY_TEST_LOOPBACK_HOLDER"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holder); dir != "" {
-		l, err := quiet(Open(dir, nil)).Take(context.Background(), fmt.Sprint("holder ", os.Getpid()))
+		l, err := quiet(dir, nil).Take(context.Background(), fmt.Sprint("holder ", os.Getpid()))
 		fmt.Println(l, err)
 		io.Copy(io.Discard, os.Stdin) // until killed, or the test is gone
 		os.Exit(1)
@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 func (l *Lease) String() string { return l.Addr.String() }
 
 // quiet returns the pool on a machine where nothing listens.
-func quiet(p *Pool) *Pool {
-	return p.WithListeners(func() ([]Listener, error) { return nil, nil })
+func quiet(dir string, clear func(context.Context, string) error) *Pool {
+	return Open(dir, func() ([]Listener, error) { return nil, nil }, clear)
 }
 
 func take(t *testing.T, p *Pool, owner string) *Lease {
@@ -64,8 +64,8 @@ func want(t *testing.T, l *Lease, addr string) {
 // ended is lent again.
 func TestLowestFree(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	p := quiet(Open(dir, nil))
-	a, b, c := take(t, p, "a"), take(t, p, "b"), take(t, quiet(Open(dir, nil)), "c")
+	p := quiet(dir, nil)
+	a, b, c := take(t, p, "a"), take(t, p, "b"), take(t, quiet(dir, nil), "c")
 	want(t, a, "127.0.0.16")
 	want(t, b, "127.0.0.17")
 	want(t, c, "127.0.0.18")
@@ -87,7 +87,7 @@ func TestLowestFree(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, fi.Mode(), err)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, ".leases-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, ".leases*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -95,10 +95,10 @@ func TestLowestFree(t *testing.T) {
 // An address that was left is lent again when what is there was cleared.
 func TestLeave(t *testing.T) {
 	var cleared []string
-	p := quiet(Open(t.TempDir(), func(_ context.Context, o string) error {
+	p := quiet(t.TempDir(), func(_ context.Context, o string) error {
 		cleared = append(cleared, o)
 		return nil
-	}))
+	})
 	l := take(t, p, "first")
 	for range 2 {
 		if err := l.Leave(); err != nil {
@@ -115,7 +115,7 @@ func TestLeave(t *testing.T) {
 }
 
 func TestExhausted(t *testing.T) {
-	p := quiet(Open(t.TempDir(), nil))
+	p := quiet(t.TempDir(), nil)
 	var all []*Lease
 	for i := range 16 {
 		all = append(all, take(t, p, fmt.Sprint("bottle ", i)))
@@ -152,15 +152,15 @@ func TestInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"tcp " + l.Addr().String(), "udp " + u.LocalAddr().String(), "tcp " + any.Addr().String()} {
-		if !slices.ContainsFunc(found, func(l Listener) bool { return l.String() == want }) {
+		if !slices.ContainsFunc(found, func(l Listener) bool { return l.Network+" "+l.Addr.String() == want }) {
 			t.Errorf("no %s in %v", want, found)
 		}
 	}
-	got := take(t, Open(t.TempDir(), nil), "bottle")
+	got := take(t, Open(t.TempDir(), Listeners, nil), "bottle")
 	if slices.ContainsFunc(found, func(l Listener) bool { return l.Addr.Addr() == got.Addr }) || got.Addr.Compare(netip.MustParseAddr("127.0.0.18")) < 0 {
 		t.Errorf("lent %v, where something listens", got.Addr)
 	}
-	p := Open(t.TempDir(), nil).WithListeners(func() ([]Listener, error) { return nil, errors.New("no table") })
+	p := Open(t.TempDir(), func() ([]Listener, error) { return nil, errors.New("no table") }, nil)
 	if _, err := p.Take(t.Context(), "bottle"); err == nil || !strings.Contains(err.Error(), "no table") {
 		t.Errorf("lent without knowing what listens: %v", err)
 	}
@@ -190,10 +190,10 @@ func TestCrashFrees(t *testing.T) {
 	owner := fmt.Sprint("holder ", cmd.Process.Pid)
 	var cleared []string
 	fails := errors.New("still runs")
-	p := quiet(Open(dir, func(_ context.Context, o string) error {
+	p := quiet(dir, func(_ context.Context, o string) error {
 		cleared = append(cleared, o)
 		return fails
-	}))
+	})
 	want(t, take(t, p, "while it lives"), "127.0.0.17")
 	if len(cleared) > 0 {
 		t.Errorf("cleared %q, which lives", cleared)
@@ -211,7 +211,7 @@ func TestCrashFrees(t *testing.T) {
 // If nothing but uncleared addresses is free, the error says what is in the way.
 func TestStuckIsNamed(t *testing.T) {
 	dir := t.TempDir()
-	p := quiet(Open(dir, func(context.Context, string) error { return errors.New("won't stop") }))
+	p := quiet(dir, func(context.Context, string) error { return errors.New("won't stop") })
 	var entries []entry
 	for a := first; a.Compare(last) <= 0; a = a.Next() {
 		entries = append(entries, entry{Addr: a, Owner: "old-" + a.String()})
@@ -233,7 +233,7 @@ func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			l := take(t, quiet(Open(dir, nil)), fmt.Sprint("bottle ", i))
+			l := take(t, quiet(dir, nil), fmt.Sprint("bottle ", i))
 			mu.Lock()
 			defer mu.Unlock()
 			if got[l.Addr] {
@@ -249,7 +249,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestWaitsForTheLock(t *testing.T) {
-	p := quiet(Open(t.TempDir(), nil))
+	p := quiet(t.TempDir(), nil)
 	unlock, err := p.lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestBadRegister(t *testing.T) {
 		"long owner":    `[{"address":"127.0.0.16","owner":"` + strings.Repeat("x", maxOwner+1) + `"}]`,
 		"huge":          "[" + strings.Repeat(" ", maxRegister) + "]",
 	} {
-		p := quiet(Open(t.TempDir(), nil))
+		p := quiet(t.TempDir(), nil)
 		if err := os.WriteFile(p.register(), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestPrivateFiles(t *testing.T) {
 		if err := arrange(dir); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := quiet(Open(dir, nil)).Take(t.Context(), "bottle"); err == nil {
+		if l, err := quiet(dir, nil).Take(t.Context(), "bottle"); err == nil {
 			t.Errorf("%s: lent %v", name, l)
 		}
 	}
@@ -307,11 +307,11 @@ func TestPrivateFiles(t *testing.T) {
 	if err := os.Symlink(t.TempDir(), link); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := quiet(Open(link, nil)).Take(t.Context(), "bottle"); err == nil {
+	if l, err := quiet(link, nil).Take(t.Context(), "bottle"); err == nil {
 		t.Errorf("the directory is a link: lent %v", l)
 	}
 	for _, owner := range []string{"", strings.Repeat("x", maxOwner+1)} {
-		if _, err := quiet(Open(t.TempDir(), nil)).Take(t.Context(), owner); err == nil {
+		if _, err := quiet(t.TempDir(), nil).Take(t.Context(), owner); err == nil {
 			t.Errorf("owner of %d bytes", len(owner))
 		}
 	}

@@ -1,6 +1,7 @@
 package macos
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -128,17 +129,8 @@ func (a apple) make(d design) []Command {
 	for _, s := range d.shares {
 		args = append(args, "--volume", s+":"+s)
 	}
-	image := d.image
-	if image == "" {
-		image = appleImage
-	}
-	return []Command{a.call(append(args, image, "sleep", "infinity")...), a.provide()}
+	return []Command{a.call(append(args, cmp.Or(d.image, appleImage), "sleep", "infinity")...)}
 }
-
-// provide installs what carboy itself uses in the machine.
-const provideScript = `command -v git >/dev/null && [ -e /etc/ssl/certs/ca-certificates.crt ] || { apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates; }`
-
-func (a apple) provide() Command { return a.enter("sh", "-c", provideScript) }
 
 func (apple) sharable(dir string) string {
 	if strings.Contains(dir, ":") {
@@ -153,8 +145,4 @@ func (a apple) remove() []Command { return []Command{a.call("delete", "--force",
 
 func (a apple) enter(words ...string) Command {
 	return a.call(append([]string{"exec", "--interactive", "--user", "0", machineName}, words...)...)
-}
-
-func (a apple) hand(dir string, words ...string) Command {
-	return a.call(append([]string{"exec", "--interactive", "--tty", "--user", "0", "--workdir", dir, machineName}, words...)...)
 }

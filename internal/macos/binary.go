@@ -53,7 +53,7 @@ func findBinary(named, exe, arch string) (*binary, error) {
 	}
 	b, err := readBounded(path+".sha256", 4096)
 	if err != nil {
-		return nil, &adviceError{fmt.Errorf("the digest of %s is not known: %w", path, err), fmt.Sprintf("take the release's file, or trust what you have: shasum -a 256 %s >%s", quote(path), quote(path+".sha256"))}
+		return nil, &adviceError{fmt.Errorf("the digest of %s is not known: %w", path, err), fmt.Sprintf("take the release's file, or trust what you have: shasum -a 256 %s >%s", word(path), word(path+".sha256"))}
 	}
 	digest, _, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
 	if !hexDigest.MatchString(digest) {
@@ -99,9 +99,13 @@ var programs = "/opt/carboy"
 // newer carboy never runs an older one there.
 func (b *binary) installed() string { return programs + "/carboy-" + b.digest[:32] }
 
-// install returns the words that put standard input there, if it has the digest.
+// provide installs what carboy itself uses in the machine. It takes no standard input.
+const provide = `command -v git >/dev/null && [ -e /etc/ssl/certs/ca-certificates.crt ] || { apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates; } </dev/null >&2`
+
+// install returns the words that put standard input there, if it has the digest. They fail
+// without what carboy needs, so the next command tries that again.
 func (b *binary) install() []string {
-	return []string{"sh", "-c", `set -e; umask 022; mkdir -p ` + programs + `; t=$(mktemp ` + programs + `/.new.XXXXXX); trap 'rm -f "$t"' EXIT; cat >"$t"; echo "` + b.digest + `  $t" | sha256sum -c --status; chmod 755 "$t"; mv "$t" ` + b.installed()}
+	return []string{"sh", "-c", `set -e; umask 022; ` + provide + `; mkdir -p ` + programs + `; t=$(mktemp ` + programs + `/.new.XXXXXX); trap 'rm -f "$t"' EXIT; cat >"$t"; echo "` + b.digest + `  $t" | sha256sum -c --status; chmod 755 "$t"; mv "$t" ` + b.installed()}
 }
 
 // session returns the words that begin a session.

@@ -2,6 +2,7 @@ package macos
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,11 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
-	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/macos/frames"
 	"github.com/carboy/carboy/internal/macos/mirror"
 	"github.com/carboy/carboy/internal/macos/session"
 	"github.com/carboy/carboy/internal/macos/start"
@@ -26,12 +28,8 @@ import (
 // enter runs the command line in the machine. It calls leave before signals are passed on
 // to the command.
 func (i *invocation) enter(leave func()) (int, error) {
-	arch := i.machine.arch
-	if arch == "" {
-		arch = i.Arch
-	}
 	var err error
-	if i.binary, err = findBinary(i.linux, i.Exe, arch); err != nil {
+	if i.binary, err = findBinary(i.linux, i.Exe, cmp.Or(i.machine.arch, i.Arch)); err != nil {
 		return 0, err
 	}
 	o, done, err := i.session()
@@ -43,55 +41,30 @@ func (i *invocation) enter(leave func()) (int, error) {
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
 	defer signal.Stop(signals)
 	leave()
-	pass := make(chan syscall.Signal, 16)
-	o.Signals = pass
-	go func() { // ends with this process
-		for s := range signals {
-			if n, ok := s.(syscall.Signal); ok {
-				pass <- n
-			}
-		}
-	}()
+	o.Signals = signals
 	code, err := i.once(*o)
 	var no *session.NoSessionError
 	if !errors.As(err, &no) {
 		return code, err
 	}
-	if err := i.install(pass); err != nil {
+	if err := i.install(); err != nil {
 		return 0, err
 	}
 	return i.once(*o)
 }
 
 // install puts the Linux carboy into the machine. A signal ends it.
-func (i *invocation) install(signals <-chan syscall.Signal) error {
+func (i *invocation) install() error {
 	if err := i.binary.verify(); err != nil {
 		return err
 	}
 	i.say("putting carboy into the machine")
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if s != syscall.SIGWINCH {
-					cancel(exitcode.Interrupted(s, errors.New("interrupted")))
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	ctx, leave := interruptible()
+	defer leave()
 	c := i.maker.enter(i.binary.install()...)
 	c.Input = i.binary.path
-	if _, err := i.call(ctx, c); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
-	}
-	return nil
+	err := i.show(ctx, c)
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // once runs one session.
@@ -103,7 +76,8 @@ func (i *invocation) once(o session.Options) (int, error) {
 	}
 	code, err := session.Run(context.Background(), p.Stdout, p.Stdin, o)
 	werr := p.Wait()
-	if err != nil && werr != nil {
+	var told *frames.FailError
+	if err != nil && werr != nil && !errors.As(err, &told) {
 		err = errors.Join(err, werr) // what the program says is the reason
 	}
 	return code, err
@@ -185,16 +159,17 @@ func (i *invocation) streams(o *session.Options) {
 
 // kept are variables, and prefixes of their names, that mean this machine and stay here.
 var (
-	kept         = []string{"HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SHLVL", "TMPDIR", "USER", "LOGNAME", "MANPATH", "INFOPATH", "DISPLAY", "DOCKER_HOST", "XAUTHORITY", "CODEX_HOME", "COMMAND_MODE", "Apple_PubSub_Socket_Render", "SECURITYSESSIONID", "LaunchInstanceID", "_"}
-	keptPrefixes = []string{"XDG_", "SSH_", "DYLD_", "LD_", "LIMA_", "CONTAINER_", "HOMEBREW_", "CARBOY_MACHINE", "CARBOY_LINUX", "CARBOY_SESSION", "__", "GO", "XPC_"}
+	kept         = []string{"HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SHLVL", "TMPDIR", "USER", "LOGNAME", "MANPATH", "INFOPATH", "DISPLAY", "DOCKER_HOST", "XAUTHORITY", "CODEX_HOME", "GOPATH", "GOROOT", "GOBIN", "GOCACHE", "GOMODCACHE", "COMMAND_MODE", "Apple_PubSub_Socket_Render", "SECURITYSESSIONID", "LaunchInstanceID", "_"}
+	keptPrefixes = []string{"XDG_", "SSH_", "DYLD_", "LD_", "LIMA_", "CONTAINER_", "HOMEBREW_", "CARBOY_MACHINE", "CARBOY_LINUX", "CARBOY_SESSION", "__", "XPC_"}
 )
 
 // variables returns what carboy in the machine gets of the user's environment, keys too.
+// What is not UTF-8 would arrive as something else, so it stays.
 func (i *invocation) variables() map[string]string {
 	out := map[string]string{}
 	for _, v := range i.Env {
 		name, value, ok := strings.Cut(v, "=")
-		if !ok || name == "" || slices.Contains(kept, name) || slices.ContainsFunc(keptPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+		if !ok || name == "" || !utf8.ValidString(v) || slices.Contains(kept, name) || slices.ContainsFunc(keptPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue
 		}
 		out[name] = value
@@ -206,6 +181,7 @@ func (i *invocation) variables() map[string]string {
 }
 
 // trees returns the directories that the command needs and the machine does not share.
+// Settings and the workspace are copied in different ways, so one can't be in the other.
 func (i *invocation) trees() ([]session.Tree, error) {
 	base := i.env("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(base) {
@@ -222,6 +198,12 @@ func (i *invocation) trees() ([]session.Tree, error) {
 		}
 		settings[0] = filepath.Clean(dir)
 	}
+	copied := i.takesWorkspace() && !i.machine.shared(i.dir)
+	for _, s := range i.machine.shares {
+		if copied && within(s, i.dir) { // a copy over it would change it here
+			return nil, &adviceError{fmt.Errorf("the workspace %s can't be copied: the machine shares %s, which is in it", i.dir, s), "work in what is shared"}
+		}
+	}
 	var out []session.Tree
 	for _, dir := range settings {
 		if i.machine.shared(dir) {
@@ -230,9 +212,12 @@ func (i *invocation) trees() ([]session.Tree, error) {
 		if err := guarded(dir); err != nil {
 			return nil, err
 		}
+		if copied && (within(dir, i.dir) || within(i.dir, dir)) {
+			return nil, &adviceError{fmt.Errorf("the workspace %s and carboy's settings in %s can't be copied: one is in the other", i.dir, dir), "work in another directory"}
+		}
 		out = append(out, session.Tree{Path: dir, Copy: session.Settings, Keep: i.setting(dir)})
 	}
-	if i.takesWorkspace() && !i.machine.shared(i.dir) {
+	if copied {
 		aside := filepath.Join(i.home, "Library", "Application Support", "carboy", "kept", time.Now().UTC().Format("20060102T150405.000000Z"))
 		out = append(out, session.Tree{Path: i.dir, Copy: session.Workspace, Aside: aside})
 	}
@@ -268,25 +253,39 @@ const (
 )
 
 // setting returns what says which files of a directory with settings are brought in:
-// texts, but no private keys.
-func (i *invocation) setting(dir string) func(mirror.Entry) bool {
+// texts, but no private keys. Without a setting, the machine's carboy could allow more than
+// it should, so one that can't be brought in is an error.
+func (i *invocation) setting(dir string) func(mirror.Entry) (bool, error) {
 	total := int64(0)
-	return func(e mirror.Entry) bool {
+	return func(e mirror.Entry) (bool, error) {
 		if e.Kind == mirror.Dir {
-			return true
+			return true, nil
 		}
-		name := safetext.String(filepath.Join(dir, e.Path), 300)
-		if e.Kind != mirror.File || e.Size > maxSetting || total+e.Size > maxSettings {
-			i.detail("%s stays here: settings are files of at most 1 MiB, 16 MiB together", name)
-			return false
+		path := filepath.Join(dir, e.Path)
+		name := safetext.String(path, 300)
+		if e.Kind == mirror.Link {
+			if _, err := os.Stat(path); err != nil {
+				return false, nil // an editor's mark, which leads nowhere
+			}
+			return false, fmt.Errorf("%s is a link, and links of settings don't lead into the machine: put the file itself there", name)
 		}
-		b, err := readBounded(filepath.Join(dir, e.Path), maxSetting)
-		if err != nil || bytes.Contains(b, []byte("PRIVATE KEY-----")) {
-			i.detail("%s stays here: it holds a private key, or can't be read", name)
-			return false
+		if e.Size > maxSetting || total+e.Size > maxSettings {
+			i.say("%s stays here: settings are files of at most 1 MiB, 16 MiB together", name)
+			return false, nil
+		}
+		b, err := readBounded(path, maxSetting)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if bytes.Contains(b, []byte("PRIVATE KEY-----")) {
+			i.detail("%s stays here: it holds a private key", name)
+			return false, nil
 		}
 		total += e.Size
-		return true
+		return true, nil
 	}
 }
 
@@ -308,7 +307,7 @@ func (i *invocation) print() error {
 		}
 		fmt.Fprintf(i.Stdout, "# %s\n", when)
 		for _, c := range all {
-			fmt.Fprintln(i.Stdout, c)
+			fmt.Fprintln(i.Stdout, safetext.Lines(c.String(), 1<<20))
 		}
 	}
 	if is, begin := i.maker.services(); is != nil {
@@ -327,6 +326,5 @@ func (i *invocation) print() error {
 	}
 	slices.Sort(names)
 	step("the command: standard input brings it, directories that are not shared, and variables:\n# "+strings.Join(names, " "), i.maker.enter(b.session()...))
-	step("the same by hand, without what standard input brings", i.maker.hand(i.cwd, append([]string{b.installed()}, i.args...)...))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,6 +47,7 @@ func TestMain(m *testing.M) {
 
 // linuxCarboy does what the tests need of carboy in the machine.
 func linuxCarboy(args []string) int {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // as the real one
 	wd, _ := os.Getwd()
 	if len(args) > 0 && args[0] == "-v" {
 		args = args[1:]
@@ -59,6 +61,9 @@ func linuxCarboy(args []string) int {
 		fmt.Fprintln(os.Stderr, "a message")
 		n, _ := strconv.Atoi(args[2])
 		return n
+	case "run --much": // more than a pipe holds, and then it lands
+		os.Stdout.Write(make([]byte, 1<<20))
+		os.WriteFile("landed.txt", []byte("from the machine"), 0o644)
 	case "run --conflict": // the Mac's file is the test's, which a machine can't see
 		os.WriteFile("here.txt", []byte("its"), 0o644)
 		os.WriteFile(strings.Replace(wd, "/mac/", "/real/", 1)+"/here.txt", []byte("mine"), 0o644)
@@ -98,7 +103,6 @@ D=%[1]q
 printf '%%s\n' "$(basename "$0") $*" >>"$D/log"
 env >>"$D/environments"
 inside() {
-	case "$*" in *apt-get*) exit 0;; esac
 	set -- env -i PATH="$PATH" CARBOY_TEST_PLACES="$D/places" "$@"
 	for s in $(cat "$D/shares" 2>/dev/null); do set -- --bind "$s" "$s" "$@"; done
 	exec bwrap --die-with-parent --dev-bind / / --bind "$D/mac" "$D/real" --bind "$D/machine" "$D/mac" "$@"
@@ -162,7 +166,7 @@ func newWorld(t *testing.T, program, script string) *world {
 	}
 	w := &world{dir, dir + "/mac/Users/me", dir + "/mac/Users/me/src/project"}
 	for name, text := range map[string]string{
-		"programs/" + program: fmt.Sprintf(script, dir), "help": string(recorded(t, "container-run-help.txt")), "machine/empty": "", "real/empty": "",
+		"programs/" + program: fmt.Sprintf(script, dir), "programs/apt-get": "#!/bin/sh\n", "help": string(recorded(t, "container-run-help.txt")), "machine/empty": "", "real/empty": "",
 		"mac/Users/me/src/project/here.txt": "my text", "mac/Users/me/src/project/old.txt": "old",
 		"mac/Users/me/.config/carboy/bottles/dev.md": "a bottle", "mac/Users/me/.config/carboy/id_ed25519": "-----BEGIN OPENSSH PRIVATE KEY-----\nMARKER\n",
 	} {
@@ -193,10 +197,16 @@ func newWorld(t *testing.T, program, script string) *world {
 
 const secretKey = "sk-THE-KEY-THAT-MUST-NOT-BE-WRITTEN"
 
+// command returns one of carboy's. Arguments that begin it may be variables of carboy.
 func (w *world) command(t *testing.T, dir string, args ...string) *exec.Cmd {
+	n := 0
+	for n < len(args) && strings.HasPrefix(args[n], "CARBOY_") {
+		n++
+	}
+	vars, args := args[:n], args[n:]
 	c := exec.CommandContext(t.Context(), os.Args[0], args...)
 	c.Dir = dir
-	c.Env = []string{"CARBOY_TEST_MAC=" + w.dir, "HOME=" + w.home, "API_KEY=" + secretKey, "PATH=" + w.dir + "/programs:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+	c.Env = append([]string{"CARBOY_TEST_MAC=" + w.dir, "HOME=" + w.home, "API_KEY=" + secretKey, "PATH=" + w.dir + "/programs:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}, vars...)
 	return c
 }
 
@@ -332,6 +342,44 @@ func TestLima(t *testing.T) {
 	}
 }
 
+// Nobody reads the output any more: the command goes on, and its changes come back.
+func TestNobodyReads(t *testing.T) {
+	w := newWorld(t, "limactl", standInLimactl)
+	c := w.command(t, w.ws, "run", "--much", "--", "0")
+	r, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	defer out.Close()
+	c.Stdout = out
+	if err := c.Run(); err != nil || text(t, w.ws+"/landed.txt") != "from the machine" {
+		t.Errorf("%v, landed %s", err, text(t, w.ws+"/landed.txt"))
+	}
+}
+
+// Without what carboy needs in the machine, nothing runs, and the next command tries again.
+func TestProvides(t *testing.T) {
+	w := newWorld(t, "limactl", standInLimactl)
+	programs := w.dir + "/programs/"
+	for name, text := range map[string]string{"apt-get": "#!/bin/sh\ncat\necho no network >&2\nexit 100\n", "sh": "#!/bin/sh\n[ \"$1\" = -c ] && set -- -c \"$(printf %s \"$2\" | sed 's/command -v git/false/')\"\nexec /bin/sh \"$@\"\n"} {
+		if err := os.WriteFile(programs+name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, msg, code := w.run(t, w.ws, "run", "--", "0"); code != 125 || !strings.Contains(msg, "no network") {
+			t.Errorf("%d, %q", code, msg)
+		}
+	}
+	if err := os.WriteFile(programs+"apt-get", []byte("#!/bin/sh\ncat >/dev/null\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, msg, code := w.run(t, w.ws, "run", "--", "0"); code != 0 {
+		t.Errorf("%d, %q", code, msg)
+	}
+}
+
 // Keys cross by standard input alone: they are in no argument, no environment of a program
 // and no file.
 func TestCredentials(t *testing.T) {
@@ -381,12 +429,12 @@ func TestFailures(t *testing.T) {
 	}
 	write("bin/carboy-linux-arm64.sha256", sum)
 	check("it is mended", "a message", 3, "run", "--", "3")
-	check("a list", "the digest of", 1, "--linux", w.dir+"/help", "list")
+	check("a list", "the digest of", 1, "CARBOY_LINUX="+w.dir+"/help", "list")
 	write("state", "stopping")
 	check("stopping", `says "stopping"`, 125, "run", "--", "0")
-	check("usage", "needs a value", 2, "--machine")
-	check("a program that is not there", "limactl is not installed", 1, "--machine", "lima", "list")
-	check("an unknown program", "makes no machines", 2, "--machine", "docker", "list")
+	check("usage", "takes no value", 2, "--dry-run=yes")
+	check("a program that is not there", "limactl is not installed", 1, "CARBOY_MACHINE=lima", "list")
+	check("an unknown program", "makes no machines", 2, "CARBOY_MACHINE=docker", "list")
 	write("programs/container", "#!/bin/sh\necho '\x1b]0;owned\x07 out of disk' >&2\nexit 9\n")
 	check("the program fails", "out of disk", 125, "run", "--", "0")
 	os.Remove(w.dir + "/programs/container")

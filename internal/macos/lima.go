@@ -2,6 +2,7 @@ package macos
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,11 +99,7 @@ func (l lima) make(d design) []Command {
 	for _, s := range d.shares {
 		args = append(args, "--mount-only="+s+":w")
 	}
-	template := d.image
-	if template == "" {
-		template = limaTemplate
-	}
-	return append([]Command{l.call(append(args, template)...)}, append(l.begin(), l.enter("sh", "-c", provideScript))...)
+	return append([]Command{l.call(append(args, cmp.Or(d.image, limaTemplate))...)}, l.begin()...)
 }
 
 func (lima) sharable(dir string) string {
@@ -120,8 +117,4 @@ func (l lima) remove() []Command {
 
 func (l lima) enter(words ...string) Command {
 	return l.call(append([]string{"shell", "--tty=false", "--workdir=/", machineName, "sudo", "-n"}, words...)...)
-}
-
-func (l lima) hand(dir string, words ...string) Command {
-	return l.call(append([]string{"shell", "--workdir=" + dir, machineName, "sudo", "-n"}, words...)...)
 }

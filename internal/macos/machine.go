@@ -36,7 +36,7 @@ type machine struct {
 	shares []string
 }
 
-// shares reports whether the machine has dir at its own path, and may write it.
+// shared reports whether the machine has dir at its own path, and may write it.
 func (m *machine) shared(dir string) bool {
 	return slices.ContainsFunc(m.shares, func(s string) bool { return within(dir, s) })
 }
@@ -81,9 +81,8 @@ type maker interface {
 	stop() []Command
 	remove() []Command
 	// enter returns a command that runs words in the machine as root, with this standard
-	// input and without a terminal. hand does the same for a person at a terminal.
+	// input and without a terminal.
 	enter(words ...string) Command
-	hand(dir string, words ...string) Command
 }
 
 // check refuses a machine that carboy must not or can't use.

@@ -40,6 +40,8 @@ type Process struct {
 
 // Main runs one command line and returns its exit code.
 func Main(p Process) int {
+	// Otherwise a write to a pipe that nobody reads would end this process, and the command.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	i := &invocation{Process: p, out: p.Stderr}
 	err := i.parse()
 	code := 0
@@ -332,8 +334,8 @@ func (i *invocation) design() (*design, error) {
 			continue
 		}
 		dir, err := realDir(s)
-		if err == nil && dir == "/" {
-			err = errors.New("the whole disk is not shared")
+		if err == nil && linuxOwn(dir) {
+			err = errors.New("the machine has files of its own there")
 		}
 		if err == nil && i.maker.sharable(dir) != "" {
 			err = errors.New(i.maker.sharable(dir))

@@ -1,6 +1,8 @@
 package macos
 
 import (
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carboy/carboy/internal/macos/mirror"
+	"github.com/carboy/carboy/internal/macos/session"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -130,12 +134,9 @@ func TestQuote(t *testing.T) {
 	for _, s := range []string{
 		"", "plain", "a b", "it's", `"$HOME" $(id) \x`, "*", "~", "#x", "a=b", "-it", "\x1b[31mred\a", "new\nline", "tab\tq'\\", "\x7f", "ü", "a;b|c&d<e>f", "!!",
 	} {
-		out, err := exec.Command(bash, "-c", "printf '%s.' "+quote(s)).Output()
+		out, err := exec.Command(bash, "-c", "printf '%s.' "+word(s)).Output()
 		if err != nil || string(out) != s+"." {
-			t.Errorf("%q became %s, which is %q, %v", s, quote(s), out, err)
-		}
-		if strings.ContainsAny(quote(s), "\x1b\n\t\a\x7f") {
-			t.Errorf("%q is shown as %q", s, quote(s))
+			t.Errorf("%q became %s, which is %q, %v", s, word(s), out, err)
 		}
 	}
 }
@@ -149,20 +150,16 @@ func TestMake(t *testing.T) {
 		}
 		return strings.Join(out, "\n")
 	}
-	const provided = `'command -v git >/dev/null && [ -e /etc/ssl/certs/ca-certificates.crt ] || { apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates; }'`
 	for _, c := range []struct {
 		name  string
 		maker maker
 		help  string
 		want  string
 	}{
-		{"apple, all options", apple{}, "", `container run --detach --name carboy --label dev.carboy.machine=1 --cap-add ALL --masked-path NONE --read-only-path NONE --init --cpus 8 --memory 4G --volume /Users/fido/src:/Users/fido/src --volume '/Users/fido/my work:/Users/fido/my work' docker.io/library/buildpack-deps:trixie-scm sleep infinity
-container exec --interactive --user 0 carboy sh -c ` + provided},
-		{"apple, version 1.0", apple{}, string(recorded(t, "container-run-help.txt")), `container run --detach --name carboy --label dev.carboy.machine=1 --cap-add ALL --init --cpus 8 --memory 4G --volume /Users/fido/src:/Users/fido/src --volume '/Users/fido/my work:/Users/fido/my work' docker.io/library/buildpack-deps:trixie-scm sleep infinity
-container exec --interactive --user 0 carboy sh -c ` + provided},
+		{"apple, all options", apple{}, "", `container run --detach --name carboy --label dev.carboy.machine=1 --cap-add ALL --masked-path NONE --read-only-path NONE --init --cpus 8 --memory 4G --volume /Users/fido/src:/Users/fido/src --volume '/Users/fido/my work:/Users/fido/my work' docker.io/library/buildpack-deps:trixie-scm sleep infinity`},
+		{"apple, version 1.0", apple{}, string(recorded(t, "container-run-help.txt")), `container run --detach --name carboy --label dev.carboy.machine=1 --cap-add ALL --init --cpus 8 --memory 4G --volume /Users/fido/src:/Users/fido/src --volume '/Users/fido/my work:/Users/fido/my work' docker.io/library/buildpack-deps:trixie-scm sleep infinity`},
 		{"lima", lima{}, "", `limactl create --tty=false --name=carboy --cpus=8 --memory=4 --containerd=none '--set=.message="dev.carboy.machine"' --mount-only=/Users/fido/src:w '--mount-only=/Users/fido/my work:w' template:debian-13
-limactl start --tty=false carboy
-limactl shell --tty=false --workdir=/ carboy sudo -n sh -c ` + provided},
+limactl start --tty=false carboy`},
 	} {
 		d.help = c.help
 		if have := lines(c.maker.make(d)); have != c.want {
@@ -180,7 +177,6 @@ func TestArguments(t *testing.T) {
 		env     string
 		dry     bool
 		chosen  string
-		linux   string
 		rest    []string
 		words   []string
 		wrong   bool
@@ -190,9 +186,10 @@ func TestArguments(t *testing.T) {
 		{args: []string{"run", "--", "make", "--dry-run"}, rest: []string{"run", "--", "make", "--dry-run"}, words: []string{"run"}, workdir: true},
 		{args: []string{"--dry-run", "run", "--", "make"}, dry: true, rest: []string{"run", "--", "make"}, words: []string{"run"}, workdir: true},
 		{args: []string{"start", "--dry-run", "reviewer"}, rest: []string{"start", "--dry-run", "reviewer"}, words: []string{"start"}, workdir: true},
-		{args: []string{"--machine", "lima", "-v", "--linux=/x y", "--config", "c", "image", "pull", "alpine", "--json"}, chosen: "lima", linux: "/x y", rest: []string{"-v", "--config", "c", "image", "pull", "alpine", "--json"}, words: []string{"image", "pull", "alpine"}, workdir: true},
+		{args: []string{"-v", "--config", "c", "--dry-run", "image", "pull", "alpine", "--json"}, dry: true, rest: []string{"-v", "--config", "c", "image", "pull", "alpine", "--json"}, words: []string{"image", "pull", "alpine"}, workdir: true},
+		{args: []string{"--", "--dry-run"}, rest: []string{"--", "--dry-run"}},
+		{args: []string{"run", "--", "\xff"}, wrong: true},
 		{args: []string{"--config", "--dry-run", "list"}, rest: []string{"--config", "--dry-run", "list"}, words: []string{"list"}},
-		{args: []string{"--machine"}, wrong: true},
 		{args: []string{"--dry-run=yes", "list"}, wrong: true},
 		{args: []string{"run", "--backend", "macos-container", "-it", "--", "sh", "--backend", "macos-container"}, chosen: "container", rest: []string{"run", "-it", "--", "sh", "--backend", "macos-container"}, words: []string{"run"}, workdir: true},
 		{args: []string{"--backend=macos-container", "list"}, chosen: "container", rest: []string{"list"}, words: []string{"list"}},
@@ -219,8 +216,8 @@ func TestArguments(t *testing.T) {
 		if c.wrong {
 			continue
 		}
-		if i.dryRun != c.dry || i.chosen != c.chosen || i.linux != c.linux || !slices.Equal(i.args, c.rest) || !slices.Equal(i.words, c.words) || i.takesWorkspace() != c.workdir {
-			t.Errorf("%q: dry %t, %q, %q, %q, %q, workspace %t", c.args, i.dryRun, i.chosen, i.linux, i.args, i.words, i.takesWorkspace())
+		if i.dryRun != c.dry || i.chosen != c.chosen || !slices.Equal(i.args, c.rest) || !slices.Equal(i.words, c.words) || i.takesWorkspace() != c.workdir {
+			t.Errorf("%q: dry %t, %q, %q, %q, workspace %t", c.args, i.dryRun, i.chosen, i.args, i.words, i.takesWorkspace())
 		}
 		if v := i.env("BOT_BOTTLE_BACKEND") + i.env("CARBOY_BACKEND"); strings.Contains(v, backendName) {
 			t.Errorf("%q: the machine would get the name", c.args)
@@ -235,6 +232,72 @@ func TestNoHome(t *testing.T) {
 		i := &invocation{words: []string{"run"}, args: []string{"run"}, home: home, dir: dir}
 		if i.takesWorkspace() != want {
 			t.Errorf("%s: %t", dir, !want)
+		}
+	}
+}
+
+// The machine's own directories are neither copied nor shared: a copy would replace them.
+func TestLinuxOwn(t *testing.T) {
+	for dir, own := range map[string]bool{
+		"/": true, "/usr": true, "/usr/local": true, "/usr/share/doc": true, "/opt": true, "/opt/carboy": true, "/var": true, "/usr2": false,
+		"/opt/homebrew": false, "/Users/me": false, "/Volumes/x/usr": false, "/private/var": false,
+	} {
+		if linuxOwn(dir) != own {
+			t.Errorf("%s: %t", dir, !own)
+		}
+	}
+	i := &invocation{Process: Process{Args: []string{"run", "--dir", "/usr/share", "--", "make"}, Dir: t.TempDir(), Env: []string{"HOME=/Users/fido"}}}
+	if err := i.parse(); err == nil || !strings.Contains(err.Error(), "/usr/share can't be a workspace") {
+		t.Error(err)
+	}
+	i.Args[0] = "list"
+	if err := i.parse(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The last of a flag counts, as on Linux.
+func TestLastFlag(t *testing.T) {
+	if v := value([]string{"run", "--dir", "a", "--dir=b", "--", "--dir", "c"}, "--dir"); v != "b" {
+		t.Error(v)
+	}
+}
+
+// Settings that can't be brought in end the command: without them, more could be allowed.
+func TestSettings(t *testing.T) {
+	home := t.TempDir()
+	dir := filepath.Join(home, ".config/carboy")
+	ws := filepath.Join(home, ".config")
+	trees := func(dir string) ([]session.Tree, error) {
+		i := &invocation{Process: Process{Stderr: os.Stderr}, out: io.Discard, words: []string{"run"}, args: []string{"run"}, home: home, dir: dir, cwd: dir, machine: &machine{}}
+		return i.trees()
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{ws, dir} {
+		if _, err := trees(d); err == nil || !strings.Contains(err.Error(), "one is in the other") {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+	all, err := trees(filepath.Join(home, "src"))
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	shared := &invocation{words: []string{"run"}, home: home, dir: filepath.Join(home, "src"), machine: &machine{shares: []string{filepath.Join(home, "src/one")}}}
+	if _, err := shared.trees(); err == nil || !strings.Contains(err.Error(), "src/one, which is in it") {
+		t.Errorf("around a share: %v", err)
+	}
+	real := filepath.Join(t.TempDir(), "real.yaml")
+	if err := errors.Join(os.WriteFile(real, []byte("isolation: hardware-vm"), 0o600), os.Symlink(real, filepath.Join(dir, "config.yaml")), os.Symlink("me@host.1", filepath.Join(dir, ".#config.yaml"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all[0].Keep(mirror.Entry{Path: "config.yaml", Kind: mirror.Link}); err == nil || !strings.Contains(err.Error(), "is a link") {
+		t.Errorf("a link: %v", err)
+	}
+	for _, e := range []mirror.Entry{{Path: ".#config.yaml", Kind: mirror.Link}, {Path: "gone", Kind: mirror.File}} {
+		if kept, err := all[0].Keep(e); kept || err != nil {
+			t.Errorf("%s: %t, %v", e.Path, kept, err)
 		}
 	}
 }
@@ -329,9 +392,9 @@ func TestBinary(t *testing.T) {
 func TestVariables(t *testing.T) {
 	i := &invocation{Process: Process{Env: []string{
 		"HOME=/Users/fido", "PATH=/opt/homebrew/bin", "ANTHROPIC_API_KEY=sk", "TERM=xterm", "LANG=C.UTF-8", "SSH_AUTH_SOCK=/x", "DYLD_INSERT_LIBRARIES=/x",
-		"XDG_CONFIG_HOME=/Users/fido/c", "XDG_STATE_HOME=/Users/fido/s", "CARBOY_LINUX=/x", "CARBOY_SESSION_VARIABLES=9", "LIMA_HOME=/x", "GOPATH=/x", "EMPTY=", "=odd", "none", "TWO=a", "TWO=b",
+		"XDG_CONFIG_HOME=/Users/fido/c", "XDG_STATE_HOME=/Users/fido/s", "CARBOY_LINUX=/x", "CARBOY_SESSION_VARIABLES=9", "LIMA_HOME=/x", "GOPATH=/x", "GOOGLE_API_KEY=g", "LATIN=\xe9", "EMPTY=", "=odd", "none", "TWO=a", "TWO=b",
 	}}}
-	want := map[string]string{"ANTHROPIC_API_KEY": "sk", "TERM": "xterm", "LANG": "C.UTF-8", "XDG_CONFIG_HOME": "/Users/fido/c", "EMPTY": "", "TWO": "b"}
+	want := map[string]string{"ANTHROPIC_API_KEY": "sk", "GOOGLE_API_KEY": "g", "TERM": "xterm", "LANG": "C.UTF-8", "XDG_CONFIG_HOME": "/Users/fido/c", "EMPTY": "", "TWO": "b"}
 	if have := i.variables(); !reflect.DeepEqual(have, want) {
 		t.Errorf("%v", have)
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/carboy/carboy/internal/exitcode"
 )
@@ -21,7 +22,10 @@ func (i *invocation) parse() error {
 	if !filepath.IsAbs(i.home) {
 		return errors.New("HOME is not an absolute path: set it")
 	}
-	rest, err := i.own(i.Args)
+	if !utf8.ValidString(strings.Join(i.Args, " ")) {
+		return exitcode.With(exitcode.WrongUsage, errors.New("an argument is not UTF-8, so the machine would get another"))
+	}
+	rest, err := i.dry(i.Args)
 	if err != nil {
 		return err
 	}
@@ -40,44 +44,33 @@ func (i *invocation) parse() error {
 	if i.dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return fmt.Errorf("find the workspace: %w", err)
 	}
+	if i.takesWorkspace() && linuxOwn(i.dir) {
+		return exitcode.With(exitcode.WrongUsage, fmt.Errorf("%s can't be a workspace: the machine has files of its own there", i.dir))
+	}
 	return nil
 }
 
-// own takes the flags that are this program's: they stand before the command, and carboy
-// on Linux has none of their names there.
-func (i *invocation) own(args []string) ([]string, error) {
-	for n, a := range args {
-		name, v, has := strings.Cut(a, "=")
-		switch name {
-		case "--dry-run":
-			if has {
-				return nil, exitcode.With(exitcode.WrongUsage, errors.New("--dry-run takes no value"))
-			}
+// linuxOwn reports whether a directory, or one in it, is the machine's own. Sharing it would
+// hide the machine's files, and a copy would replace them.
+func linuxOwn(dir string) bool {
+	return slices.ContainsFunc([]string{"/bin", "/dev", "/etc", "/lib", programs, "/sbin", "/usr", "/var/lib/carboy"}, func(own string) bool {
+		return within(dir, own) || within(own, dir)
+	})
+}
+
+// dry takes --dry-run out where it stands before the command: later it is the command's.
+func (i *invocation) dry(args []string) ([]string, error) {
+	for n := 0; n < len(args) && strings.HasPrefix(args[n], "-") && args[n] != "--"; n++ {
+		switch name, _, has := strings.Cut(args[n], "="); {
+		case name == "--dry-run" && has:
+			return nil, exitcode.With(exitcode.WrongUsage, errors.New("--dry-run takes no value"))
+		case name == "--dry-run":
 			i.dryRun = true
-			return i.own(slices.Delete(slices.Clone(args), n, n+1))
-		case "--machine", "--linux":
-			rest := slices.Delete(slices.Clone(args), n, n+1)
+			return slices.Delete(slices.Clone(args), n, n+1), nil
+		case name == "--config" || name == "--backend":
 			if !has {
-				if n >= len(rest) {
-					return nil, exitcode.With(exitcode.WrongUsage, fmt.Errorf("%s needs a value", name))
-				}
-				v = rest[n]
-				rest = slices.Delete(rest, n, n+1)
+				n++
 			}
-			if name == "--linux" {
-				i.linux = v
-			} else {
-				i.chosen = v
-			}
-			return i.own(rest)
-		case "--config", "--backend":
-			if !has {
-				tail, err := i.own(args[min(n+2, len(args)):])
-				return slices.Concat(args[:min(n+2, len(args))], tail), err
-			}
-		}
-		if !strings.HasPrefix(a, "-") || a == "--" {
-			break // the command
 		}
 	}
 	return args, nil
@@ -119,17 +112,18 @@ func before(args []string) int {
 	return len(args)
 }
 
-// value returns the value of a flag among carboy's arguments; empty: it is not there.
-func value(args []string, flag string) string {
+// value returns the value of a flag among carboy's arguments, the last as on Linux; empty:
+// it is not there.
+func value(args []string, flag string) (last string) {
 	for n, a := range args[:before(args)] {
 		if a == flag && n+1 < len(args) {
-			return args[n+1]
+			last = args[n+1]
 		}
 		if v, ok := strings.CutPrefix(a, flag+"="); ok {
-			return v
+			last = v
 		}
 	}
-	return ""
+	return last
 }
 
 // words returns the words of the command, such as image and pull: those before the first

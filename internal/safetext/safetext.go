@@ -209,3 +209,7 @@ func (e *encoder) escape(dst []byte, r rune, raw bool) []byte {
 	}
 	return dst
 }
+
+// Word returns s as one word of a POSIX shell, which expands nothing in it. s must have no zero byte. The result is not
+// safe to show.
+func Word(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

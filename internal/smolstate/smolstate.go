@@ -128,7 +128,7 @@ func Read(ctx context.Context, path, machine string) (Machine, error) {
 func Has(ctx context.Context, path, machine string) (bool, error) {
 	err := checkFile(path)
 	if err == nil {
-		_, _, err = readRow(ctx, path, machine)
+		_, err = readRow(ctx, path, machine)
 	}
 	if errors.Is(err, ErrNoDatabase) || errors.Is(err, ErrNoMachine) {
 		return false, nil
@@ -136,29 +136,32 @@ func Has(ctx context.Context, path, machine string) (bool, error) {
 	return err == nil, err
 }
 
-// checkFile refuses a file that is not this user's own, or that another user can change.
+// checkFile refuses a file that is not this user's own, or that another user can change:
+// also in its directory, where SQLite finds the file's journal.
 func checkFile(path string) error {
-	fi, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: no file %s", ErrNoDatabase, path)
-	}
-	if err != nil {
-		return fmt.Errorf("smolvm state: %w", err)
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	switch {
-	case !fi.Mode().IsRegular():
-		return fmt.Errorf("smolvm state %s: not a regular file", path)
-	case !ok || int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("smolvm state %s: belongs to another user", path)
-	case fi.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("smolvm state %s: other users can write to it: chmod go-w it", path)
+	for _, p := range []string{path, filepath.Dir(path) + "/."} {
+		fi, err := os.Lstat(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: no file %s", ErrNoDatabase, path)
+		}
+		if err != nil {
+			return fmt.Errorf("smolvm state: %w", err)
+		}
+		st, ok := fi.Sys().(*syscall.Stat_t)
+		switch {
+		case p == path && !fi.Mode().IsRegular():
+			return fmt.Errorf("smolvm state %s: not a regular file", p)
+		case !ok || int(st.Uid) != os.Geteuid():
+			return fmt.Errorf("smolvm state %s: belongs to another user", p)
+		case fi.Mode().Perm()&0o022 != 0:
+			return fmt.Errorf("smolvm state %s: other users can write to it: chmod go-w it", p)
+		}
 	}
 	return nil
 }
 
 func readMachine(ctx context.Context, path, machine string) (Machine, error) {
-	data, _, err := readRow(ctx, path, machine)
+	data, err := readRow(ctx, path, machine)
 	if err != nil {
 		return Machine{}, err
 	}
@@ -169,38 +172,39 @@ func readMachine(ctx context.Context, path, machine string) (Machine, error) {
 	return m, nil
 }
 
-// readRow returns a machine's description, and the type by which SQLite stores it.
-func readRow(ctx context.Context, path, machine string) (data []byte, kind string, err error) {
+// readRow returns a machine's description.
+func readRow(ctx context.Context, path, machine string) ([]byte, error) {
 	db, err := sqlite.OpenReadOnly(ctx, path)
 	if err != nil {
-		return nil, "", fmt.Errorf("smolvm state: %w", err)
+		return nil, fmt.Errorf("smolvm state: %w", err)
 	}
 	defer db.Close()
-	data, kind, err = queryRow(ctx, db, machine)
+	data, err := queryRow(ctx, db, machine)
 	if err != nil {
-		return nil, "", fmt.Errorf("smolvm state %s: machine %q: %w", path, machine, err)
+		return nil, fmt.Errorf("smolvm state %s: machine %q: %w", path, machine, err)
 	}
-	return data, kind, nil
+	return data, nil
 }
 
 // queryRow reads a row by a handle or in a transaction.
 func queryRow(ctx context.Context, q interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}, machine string) (data []byte, kind string, err error) {
+}, machine string) (data []byte, err error) {
 	var size int64
+	var kind string
 	err = q.QueryRowContext(ctx, `SELECT typeof(data), length(CAST(data AS BLOB)) FROM vms WHERE name = ?`, machine).Scan(&kind, &size)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil, "", ErrNoMachine
+		return nil, ErrNoMachine
 	case err != nil:
-		return nil, "", err
+		return nil, err
 	case kind != "blob" && kind != "text":
-		return nil, "", fmt.Errorf("its description is a value of type %s", kind)
+		return nil, fmt.Errorf("its description is a value of type %s", kind)
 	case size > maxData:
-		return nil, "", fmt.Errorf("its description has %d bytes, more than %d", size, maxData)
+		return nil, fmt.Errorf("its description has %d bytes, more than %d", size, maxData)
 	}
 	err = q.QueryRowContext(ctx, `SELECT CAST(data AS BLOB) FROM vms WHERE name = ?`, machine).Scan(&data)
-	return data, kind, err
+	return data, err
 }
 
 // correct writes the field, in one transaction with the reading of the rest.
@@ -211,7 +215,7 @@ func correct(ctx context.Context, path, machine, want string) error {
 	}
 	defer db.Close()
 	return sqlite.Update(ctx, db, func(tx *sql.Tx) error {
-		data, _, err := queryRow(ctx, tx, machine)
+		data, err := queryRow(ctx, tx, machine)
 		if err != nil {
 			return err
 		}
@@ -308,11 +312,10 @@ func replace(data []byte, name, value string) ([]byte, error) {
 			return slices.Concat(data[:m.start], text, data[m.end:]), nil
 		}
 	}
-	at := bytes.LastIndexByte(data, '}')
+	added := `"` + name + `":` + string(text)
 	if len(list) > 0 {
-		text = slices.Concat([]byte(`,"`+name+`":`), text)
-	} else {
-		text = slices.Concat([]byte(`"`+name+`":`), text)
+		added = "," + added
 	}
-	return slices.Concat(data[:at], text, data[at:]), nil
+	at := bytes.LastIndexByte(data, '}')
+	return slices.Concat(data[:at], []byte(added), data[at:]), nil
 }

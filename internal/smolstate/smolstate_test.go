@@ -264,6 +264,15 @@ func TestForeignFiles(t *testing.T) {
 	if _, _, err := Confine(t.Context(), path, "m", alias); err == nil || !strings.Contains(err.Error(), "chmod go-w") {
 		t.Errorf("others may write: %v", err)
 	}
+	if err := errors.Join(os.Chmod(path, 0o600), os.Chmod(filepath.Dir(path), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Confine(t.Context(), path, "m", alias); err == nil || !strings.Contains(err.Error(), "chmod go-w") {
+		t.Errorf("others may put a journal beside it: %v", err)
+	}
+	if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if os.Geteuid() == 0 {
 		if err := errors.Join(os.Chmod(path, 0o600), os.Chown(path, 12345, 12345)); err != nil {
 			t.Fatal(err)

@@ -109,7 +109,7 @@ func (x *box) create(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	pool := loopback.Open(filepath.Join(state, "addresses"), x.clear).WithListeners(x.host.listeners)
+	pool := loopback.Open(filepath.Join(state, "addresses"), x.host.listeners, x.clear)
 	if x.lease, err = pool.Take(ctx, x.machine); err != nil {
 		return err
 	}
@@ -239,9 +239,9 @@ func (x *box) checkMachine(m smolstate.Machine) error {
 	alias := x.lease.Addr.String()
 	var mounts []string
 	for _, raw := range m.Mounts {
-		var v [3]any
-		if err := json.Unmarshal(raw, &v); err != nil || v[2] != true {
-			return fmt.Errorf("mount %.200s", safetext.String(string(raw), 200))
+		var v []any
+		if err := json.Unmarshal(raw, &v); err != nil || len(v) != 3 || v[2] != true {
+			return fmt.Errorf("mount %s", safetext.String(string(raw), 200))
 		}
 		mounts = append(mounts, fmt.Sprint(v[0], ":", v[1]))
 	}

@@ -364,19 +364,37 @@ func (f *files) copyTree(at string, m *bottle.Mount, src *os.File, st *unix.Stat
 	}
 	f.roots = append(f.roots, root)
 	f.add(item{path: at, mode: fs.ModeDir | modeOf(st.Mode), uid: uid, gid: gid, opaque: true})
-	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || name == "." {
-			return err
-		}
-		info, err := d.Info()
+	return f.copyBelow(root, at, ".", owner)
+}
+
+// copyBelow adds what is in a directory. fs.WalkDir would refuse names that are not UTF-8.
+func (f *files) copyBelow(root *os.Root, at, dir string, owner func(*unix.Stat_t) (uint32, uint32)) error {
+	d, err := root.Open(dir)
+	if err != nil {
+		return err
+	}
+	names, err := d.Readdirnames(-1)
+	if err = errors.Join(err, d.Close()); err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		name := path.Join(dir, n)
+		info, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+			continue // removed meanwhile
+		}
+		if err == nil {
+			err = f.copyOne(root, at, name, info, owner)
+		}
+		if err == nil && info.IsDir() {
+			err = f.copyBelow(root, at, name, owner)
 		}
 		if err != nil {
 			return err
 		}
-		return f.copyOne(root, at, name, info, owner)
-	})
+	}
+	return nil
 }
 
 func (f *files) copyOne(root *os.Root, at, name string, info fs.FileInfo, owner func(*unix.Stat_t) (uint32, uint32)) error {

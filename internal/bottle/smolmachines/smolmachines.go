@@ -12,6 +12,7 @@
 package smolmachines
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -214,8 +215,12 @@ func (h *host) guestProgram() (dir string, err error) {
 		return "", err
 	}
 	dir = filepath.Join(state, "guest-"+digest[:16])
-	if fi, err := os.Lstat(filepath.Join(dir, filepath.Base(hostexec.SmolvmGuest))); err == nil && fi.Mode().IsRegular() && fi.Size() == int64(len(b)) {
+	// smolvm alone keeps machines from writing to it.
+	switch have, err := os.ReadFile(filepath.Join(dir, filepath.Base(hostexec.SmolvmGuest))); {
+	case bytes.Equal(have, b):
 		return dir, nil
+	case !errors.Is(err, os.ErrNotExist):
+		return "", errors.Join(fmt.Errorf("the guest program in %s is not as it was written there: when no bottle runs, remove it", dir), err)
 	}
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return "", err

@@ -22,6 +22,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/kvm"
 	"github.com/carboy/carboy/internal/loopback"
 	"github.com/carboy/carboy/internal/policy"
@@ -611,5 +612,52 @@ func TestDialAnswers(t *testing.T) {
 		if err := x.judgeDials(c.out, proxy, c.hits); err == nil || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Names in a workspace are bytes: those that are not UTF-8 go in, directories too.
+func TestNamesOfAnyBytes(t *testing.T) {
+	spec := newSpec(t)
+	ws := spec.Workspace.Source
+	if err := errors.Join(os.MkdirAll(filepath.Join(ws, "d\xfe/e"), 0o755), os.WriteFile(filepath.Join(ws, "d\xfe/e/f\xff"), []byte("x"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := gather(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	for _, name := range []string{"d\xfe", "d\xfe/e", "d\xfe/e/f\xff", "a.txt"} {
+		if _, ok := f.at[layerDir+ws+"/"+name]; !ok {
+			t.Errorf("%q is missing", name)
+		}
+	}
+	if err := f.stream(io.Discard); err != nil {
+		t.Error(err)
+	}
+}
+
+// The guest program is written once. One that is not as it was written is not run.
+func TestGuestProgram(t *testing.T) {
+	home := t.TempDir()
+	h := &host{getenv: func(k string) string { return map[string]string{"XDG_STATE_HOME": home}[k] }}
+	dir, err := h.guestProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := h.guestProgram(); again != dir || err != nil {
+		t.Errorf("%s, %v", again, err)
+	}
+	file := filepath.Join(dir, filepath.Base(hostexec.SmolvmGuest))
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(file, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.guestProgram(); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("changed: %v", err)
 	}
 }

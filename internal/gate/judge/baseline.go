@@ -18,6 +18,7 @@ import (
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/rootfile"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/hosts"
@@ -305,19 +306,14 @@ func replace(root *os.Root, name string, b []byte) error {
 		}
 		return nil
 	}
-	tmp := name + ".new"
-	if err := root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return root.Rename(tmp, name)
+	return rootfile.Replace(root, name, func(tmp string) error {
+		f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(b)
+		return errors.Join(err, f.Sync(), f.Close())
+	})
 }
 
 // beforeAfter returns both baselines as the queue shows them: in full or, if that is too

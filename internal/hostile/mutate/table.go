@@ -198,7 +198,7 @@ var mutants = []mutant{
 		{"internal/ship", swap, "o.Ailing()", `""`}}},
 
 	{"values-are-not-quoted", "P3", "a manifest's value reaches a shell as it is", "internal/ship/remote.TestP3Quote", []change{
-		{"internal/ship/remote", swap, "strings.ReplaceAll(s, \"'\", `'\\''`)", "s"}}},
+		{"internal/safetext", swap, "strings.ReplaceAll(s, \"'\", `'\\''`)", "s"}}},
 	{"modules-lead-out", "P3", "a module's file lies outside of its directory", "internal/ship/module.TestP3Modules", []change{
 		{"internal/ship/module", off, `strings.HasPrefix(p, "../")`, ""}}},
 

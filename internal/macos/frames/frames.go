@@ -30,6 +30,7 @@ const (
 	EOF    Kind = 'e' // standard input has ended
 	Size   Kind = 'z' // rows and columns of the terminal, two bytes each
 	Signal Kind = 's' // one byte: the number that Linux gives the signal
+	Shut   Kind = 'p' // nobody reads the output of this kind, one byte, any more
 	Done   Kind = 'd' // the exit code has arrived
 
 	Hello    Kind = 'h' // the first frame of all, as JSON

@@ -64,6 +64,15 @@ func same(a, b *Entry) bool {
 	return true
 }
 
+// index returns entries by their paths.
+func index(all []Entry) map[string]*Entry {
+	out := make(map[string]*Entry, len(all))
+	for i := range all {
+		out[all[i].Path] = &all[i]
+	}
+	return out
+}
+
 // check refuses an entry that can't be one of a directory.
 func (e *Entry) check() error {
 	if e == nil {

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,13 +19,20 @@ const batch = 500
 // Give sends what is in dir to [Receive], which asks for the content of what it lacks.
 // keep, unless it is nil, says which entries are sent; told is called with the number of
 // files and bytes that are needed, before they are sent.
-func Give(ctx context.Context, p frames.Peer, dir string, keep func(Entry) bool, told func(files int, bytes int64)) error {
+func Give(ctx context.Context, p frames.Peer, dir string, keep func(Entry) (bool, error), told func(files int, bytes int64)) error {
 	all, err := Scan(ctx, dir)
 	if err != nil {
 		return err
 	}
 	if keep != nil {
-		all = slices.DeleteFunc(all, func(e Entry) bool { return !keep(e) })
+		all = slices.DeleteFunc(all, func(e Entry) bool {
+			kept, kerr := keep(e)
+			err = cmp.Or(err, kerr)
+			return !kept
+		})
+	}
+	if err != nil {
+		return err
 	}
 	for part := range slices.Chunk(all, batch) {
 		if err := p.SendJSON(frames.Entries, part); err != nil {
@@ -66,7 +74,7 @@ func Give(ctx context.Context, p frames.Peer, dir string, keep func(Entry) bool,
 			if err := p.SendJSON(frames.File, n); err != nil {
 				return err
 			}
-			if err := sendFile(p, root, all[n].Path); err != nil {
+			if err := sendFile(p, root, &all[n], false); err != nil {
 				return err
 			}
 		}
@@ -102,7 +110,7 @@ func list[T any](p frames.Receiver, k frames.Kind, f func([]T) error) error {
 // Owner owns what [Receive] makes.
 type Owner struct{ UID, GID int }
 
-// Receive makes dir equal to what [Give] sends, and returns what is there then. Another
+// Receive makes dir equal to what [Give] sends, and returns what both sides have then. A
 // file's content is replaced as a whole. If it fails, dir is partly made; the next Receive
 // goes on.
 func Receive(ctx context.Context, p frames.Peer, dir string, o Owner) ([]Entry, error) {
@@ -153,7 +161,20 @@ func Receive(ctx context.Context, p frames.Peer, dir string, o Owner) ([]Entry, 
 	if err := p.Send(frames.Result, nil); err != nil {
 		return nil, err
 	}
-	return Scan(ctx, dir)
+	now, err := Scan(ctx, dir)
+	return agreed(want, now), err
+}
+
+// agreed returns what both sides have: want, with the dates by which the machine notices a
+// change. What another command there has changed meanwhile is no part of it.
+func agreed(want, now []Entry) []Entry {
+	is := index(now)
+	for i := range want {
+		if n := is[want[i].Path]; same(n, &want[i]) {
+			want[i].Touched = n.Touched
+		}
+	}
+	return want
 }
 
 type receiver struct {
@@ -164,12 +185,9 @@ type receiver struct {
 
 // prune removes what is not wanted, or is something else.
 func (r *receiver) prune(have []Entry) error {
-	kinds := make(map[string]Kind, len(r.want))
-	for i := range r.want {
-		kinds[r.want[i].Path] = r.want[i].Kind
-	}
+	wanted := index(r.want)
 	for i := len(have) - 1; i >= 0; i-- { // what is in a directory comes after it
-		if kinds[have[i].Path] == have[i].Kind {
+		if w := wanted[have[i].Path]; w != nil && w.Kind == have[i].Kind {
 			continue
 		}
 		if err := r.root.RemoveAll(have[i].Path); err != nil {
@@ -182,10 +200,7 @@ func (r *receiver) prune(have []Entry) error {
 // shape makes directories, links and permissions, and returns the positions of files whose
 // content is needed.
 func (r *receiver) shape(have []Entry) (need []int, err error) {
-	is := make(map[string]*Entry, len(have))
-	for i := range have {
-		is[have[i].Path] = &have[i]
-	}
+	is := index(have)
 	for i := range r.want {
 		e := &r.want[i]
 		old := is[e.Path]

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -161,8 +163,8 @@ func TestMirror(t *testing.T) {
 	if a, b := tree(t, mac), tree(t, machine); !maps.Equal(a, b) {
 		t.Errorf("after the changes came back:\n%v\n%v", a, b)
 	}
-	if taken, _ := take(t, mac, machine, "", now); taken.Written+taken.Removed != 0 {
-		t.Errorf("nothing changed, and %+v came back", taken)
+	if again, err := Scan(t.Context(), machine); err != nil || len(changes(now, again)) != 0 {
+		t.Errorf("nothing changed, and %v would come back, %v", changes(now, again), err)
 	}
 	if _, sent := give(t, mac, machine); sent != 0 {
 		t.Errorf("%d files crossed that came from there", sent)
@@ -211,6 +213,130 @@ func TestMirrorBothSides(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(aside, n)); err != nil || string(b) != "its" {
 			t.Errorf("aside, %s: %q, %v", n, b, err)
 		}
+	}
+}
+
+// A file whose size and time were put back after a change comes back all the same, unless
+// it changed here too.
+func TestMirrorHiddenChange(t *testing.T) {
+	mac, machine, aside := t.TempDir(), t.TempDir(), t.TempDir()
+	write(t, mac, "file", "before")
+	write(t, mac, "both", "before")
+	base, _ := give(t, mac, machine)
+	for _, n := range []string{"file", "both"} {
+		at := base[slices.IndexFunc(base, func(e Entry) bool { return e.Path == n })].Time
+		write(t, machine, n, "behind")
+		if err := os.Chtimes(filepath.Join(machine, n), time.Time{}, time.Unix(0, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, mac, "both", "mine")
+	taken, _ := take(t, mac, machine, aside, base)
+	have := tree(t, mac)
+	if !strings.HasSuffix(have["file"], " behind") || !strings.HasSuffix(have["both"], " mine") || !slices.Equal(taken.Kept, []string{"both"}) {
+		t.Errorf("%v, kept %q", have, taken.Kept)
+	}
+}
+
+// What another command in the machine changes while a directory is brought in is its own: it
+// comes back.
+func TestChangedWhileReceived(t *testing.T) {
+	mac, machine := t.TempDir(), t.TempDir()
+	write(t, mac, "file", "ours")
+	write(t, mac, "other", "ours")
+	var base []Entry
+	err, merr := both(t,
+		func(c *frames.Conn) error { return Give(t.Context(), c, mac, nil, nil) },
+		func(c *frames.Conn) (err error) {
+			base, err = Receive(t.Context(), lander{c, func() {
+				write(t, machine, "file", "landed")
+				write(t, machine, "new", "landed")
+			}}, machine, Owner{os.Getuid(), os.Getgid()})
+			return err
+		})
+	if err != nil || merr != nil {
+		t.Fatal(err, merr)
+	}
+	taken, _ := take(t, mac, machine, "", base)
+	have := tree(t, mac)
+	if !strings.HasSuffix(have["file"], " landed") || !strings.HasSuffix(have["new"], " landed") || !strings.HasSuffix(have["other"], " ours") || len(taken.Kept) > 0 {
+		t.Errorf("%v, kept %q", have, taken.Kept)
+	}
+}
+
+// lander calls land when everything has been received.
+type lander struct {
+	*frames.Conn
+	land func()
+}
+
+func (l lander) Send(k frames.Kind, b []byte) error {
+	if k == frames.Result {
+		l.land()
+	}
+	return l.Conn.Send(k, b)
+}
+
+// A file that is removed, shortened or replaced while it is sent does not replace the other
+// side's, and nothing waits for a pipe.
+func TestOfferChangedMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(string) error{
+		"removed":   os.Remove,
+		"shortened": func(p string) error { return os.Truncate(p, 2) },
+		"a pipe": func(p string) error {
+			return errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600))
+		},
+	} {
+		mac, machine := t.TempDir(), t.TempDir()
+		write(t, mac, "a", "ours")
+		write(t, mac, "b", "ours")
+		base, _ := give(t, mac, machine)
+		write(t, machine, "a", "its own")
+		write(t, machine, "b", "its own")
+		err, merr := both(t,
+			func(c *frames.Conn) error { _, err := Take(c, mac, ""); return err },
+			func(c *frames.Conn) error {
+				_, err := Offer(t.Context(), &meddler{Conn: c, then: func() error { return change(filepath.Join(machine, "b")) }}, machine, base)
+				return errors.Join(err, c.Send(frames.Fail, nil))
+			})
+		if err == nil || merr == nil || !strings.Contains(merr.Error(), "changed while") {
+			t.Errorf("%s: %v, %v", name, err, merr)
+		}
+		if have := tree(t, mac); !strings.HasSuffix(have["a"], " its own") || !strings.HasSuffix(have["b"], " ours") {
+			t.Errorf("%s: %v", name, have)
+		}
+	}
+}
+
+// meddler calls then when the second change was named.
+type meddler struct {
+	*frames.Conn
+	named int
+	then  func() error
+}
+
+func (m *meddler) SendJSON(k frames.Kind, v any) error {
+	err := m.Conn.SendJSON(k, v)
+	if m.named++; m.named == 2 {
+		err = errors.Join(err, m.then())
+	}
+	return err
+}
+
+// Not more of a file is sent than was noted: another program may write to it for ever.
+func TestSendsWhatWasNoted(t *testing.T) {
+	mac, machine := t.TempDir(), t.TempDir()
+	write(t, mac, "log", "12345")
+	err, merr := both(t,
+		func(c *frames.Conn) error {
+			return Give(t.Context(), c, mac, nil, func(int, int64) { write(t, mac, "log", "1234567890") })
+		},
+		func(c *frames.Conn) error {
+			_, err := Receive(t.Context(), c, machine, Owner{os.Getuid(), os.Getgid()})
+			return err
+		})
+	if err != nil || merr != nil || !strings.HasSuffix(tree(t, machine)["log"], " 12345") {
+		t.Errorf("%v, %v, %v", err, merr, tree(t, machine))
 	}
 }
 

@@ -3,7 +3,6 @@ package mirror
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/carboy/carboy/internal/macos/frames"
+	"github.com/carboy/carboy/internal/rootfile"
 )
 
 // change is one path that differs from what both sides had.
@@ -46,7 +47,7 @@ func Offer(ctx context.Context, p frames.Peer, dir string, base []Entry) ([]Entr
 			return nil, err
 		}
 		if c.New != nil && c.New.Kind == File {
-			if err := sendFile(p, root, c.New.Path); err != nil {
+			if err := sendFile(p, root, c.New, true); err != nil {
 				return nil, err
 			}
 		}
@@ -61,10 +62,7 @@ func Offer(ctx context.Context, p frames.Peer, dir string, base []Entry) ([]Entr
 // changes returns what makes base into now: removals from the depth up, then the rest from
 // the top down. A path that became something else is removed first.
 func changes(base, now []Entry) []change {
-	was := make(map[string]*Entry, len(base))
-	for i := range base {
-		was[base[i].Path] = &base[i]
-	}
+	was := index(base)
 	var gone, rest []change
 	for i := range now {
 		e := &now[i]
@@ -86,35 +84,34 @@ func changes(base, now []Entry) []change {
 	return append(gone, rest...)
 }
 
-// sendFile sends the content of a file. One that was removed meanwhile is empty.
-func sendFile(p frames.Peer, root *os.Root, path string) error {
-	f, err := root.Open(path)
+// sendFile sends the content of a file, at most as much as e says. One that was removed
+// meanwhile, or became a pipe or the like, is empty. If whole is set, less than e says is
+// an error, and the other side's file stays.
+func sendFile(p frames.Peer, root *os.Root, e *Entry, whole bool) error {
+	sent := int64(0)
+	f, err := root.OpenFile(e.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err == nil {
 		defer f.Close()
-		b := make([]byte, frames.Chunk)
-		for {
-			n, err := f.Read(b)
-			if n > 0 {
-				if err := p.Send(frames.Data, b[:n]); err != nil {
-					return err
-				}
-			}
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				return err
-			}
+		if fi, serr := f.Stat(); serr == nil && fi.Mode().IsRegular() {
+			sent, err = io.CopyBuffer(dataWriter{p}, io.LimitReader(f, e.Size), make([]byte, frames.Chunk))
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	}
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
+	case whole && sent < e.Size:
+		return fmt.Errorf("%s changed while it was read; try again", quoted(e.Path))
 	}
 	return p.Send(frames.Data, nil)
 }
 
-// Taken says what [Take] did.
+// dataWriter sends what is written as pieces of a file.
+type dataWriter struct{ p frames.Peer }
+
+func (w dataWriter) Write(b []byte) (int, error) { return len(b), w.p.Send(frames.Data, b) }
+
+// Taken says what [Take] did not do.
 type Taken struct {
-	Written, Removed int
 	// Kept are paths that changed on both sides. This side's stayed.
 	Kept []string
 	// Aside is the directory with the machine's files of those paths; empty: none was
@@ -175,8 +172,10 @@ func (t *taker) one(b []byte) error {
 		return err
 	}
 	ours := there && here == nil // a socket or the like, which only this side has
+	// Such a file's content changed, and its size and time were put back.
+	hidden := c.Old != nil && same(c.Old, c.New)
 	switch {
-	case !ours && same(here, c.New) && (c.New == nil || c.New.Kind != Dir || c.Old == nil):
+	case !ours && same(here, c.New) && !hidden:
 		return t.drop(c.New)
 	case ours || !same(here, c.Old):
 		return t.keep(c.New, path)
@@ -223,19 +222,14 @@ func (t *taker) keep(e *Entry, path string) error {
 }
 
 func (t *taker) remove(path string) error {
-	switch err := t.root.Remove(path); {
-	case err == nil:
-		t.Removed++
-	case errors.Is(err, fs.ErrNotExist):
-	default: // such as a directory with files that only this side has
-		t.Kept = append(t.Kept, path)
+	if err := t.root.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Kept = append(t.Kept, path) // such as a directory with files that only this side has
 	}
 	return nil
 }
 
 // write makes e below root. A file is on the disk before it has its name.
 func (t *taker) write(root *os.Root, e *Entry, durable bool) error {
-	t.Written++
 	switch e.Kind {
 	case Dir:
 		if err := root.Mkdir(e.Path, fs.FileMode(e.Mode)|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -243,9 +237,9 @@ func (t *taker) write(root *os.Root, e *Entry, durable bool) error {
 		}
 		return root.Chmod(e.Path, fs.FileMode(e.Mode)|0o700)
 	case Link:
-		return replace(root, e.Path, func(temporary string) error { return root.Symlink(e.Target, temporary) })
+		return rootfile.Replace(root, e.Path, func(temporary string) error { return root.Symlink(e.Target, temporary) })
 	}
-	return replace(root, e.Path, func(temporary string) error {
+	return rootfile.Replace(root, e.Path, func(temporary string) error {
 		f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
@@ -259,26 +253,6 @@ func (t *taker) write(root *os.Root, e *Entry, durable bool) error {
 		}
 		return root.Chtimes(temporary, time.Now(), time.Unix(0, e.Time))
 	})
-}
-
-// replace has make write a temporary name beside path, and then gives it that name.
-func replace(root *os.Root, path string, make func(temporary string) error) error {
-	temporary := filepath.Join(filepath.Dir(path), ".carboy-"+rand.Text())
-	err := make(temporary)
-	if err == nil {
-		err = root.Rename(temporary, path)
-	}
-	if err != nil {
-		return errors.Join(err, ignoreMissing(root.Remove(temporary)))
-	}
-	return nil
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // content copies the data of one file to w.

@@ -32,7 +32,7 @@ type child struct {
 	send    func(frames.Kind, []byte) error
 	screen  *os.File // the terminal's other end; nil: there is none
 	in      *queue
-	outputs []*os.File
+	outputs map[frames.Kind]*os.File
 	pumps   sync.WaitGroup
 	over    chan struct{} // closed when the process has ended
 }
@@ -40,7 +40,7 @@ type child struct {
 // start starts the command line. Its variables reach it through a descriptor, so that they
 // are not in the environment that other processes of the machine can read.
 func start(s *server, o *order) (c *child, err error) {
-	c = &child{send: s.Send, over: make(chan struct{})}
+	c = &child{send: s.Send, outputs: map[frames.Kind]*os.File{}, over: make(chan struct{})}
 	var theirs []*os.File // the command's ends
 	defer func() {
 		for _, f := range theirs {
@@ -119,7 +119,7 @@ func (c *child) stream(i int, kind Stream) (*os.File, error) {
 
 // pump sends what comes from f until it ends.
 func (c *child) pump(f *os.File, k frames.Kind) {
-	c.outputs = append(c.outputs, f)
+	c.outputs[k] = f
 	if k == frames.Terminal {
 		c.feed(f)
 	}
@@ -172,6 +172,8 @@ func (c *child) receive(k frames.Kind, b []byte) {
 		c.signal(syscall.Signal(b[0]))
 	case k == frames.Size && len(b) == 4 && c.screen != nil:
 		setSize(c.screen, Size{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])})
+	case k == frames.Shut && len(b) == 1 && b[0] != byte(frames.Terminal) && c.outputs[frames.Kind(b[0])] != nil:
+		c.outputs[frames.Kind(b[0])].Close()
 	case (k == frames.Stdin || k == frames.EOF) && c.in != nil:
 		c.in.add(b, k == frames.EOF)
 	}

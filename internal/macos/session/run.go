@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"syscall"
 
@@ -33,7 +34,7 @@ type Options struct {
 	// Size returns the size of the terminal, and Signals has the signals to pass on. A
 	// SIGWINCH sends the size.
 	Size    func() Size
-	Signals <-chan syscall.Signal
+	Signals <-chan os.Signal
 	// Started is called when the command line begins to take input.
 	Started func()
 	// Say shows a line to the user.
@@ -109,11 +110,11 @@ func (c *client) serve(ctx context.Context) (int, error) {
 		}
 		switch k {
 		case frames.Stdout:
-			err = write(c.o.Stdout, b)
+			err = c.write(c.o.Stdout, k, b)
 		case frames.Stderr:
-			err = write(c.o.Stderr, b)
+			err = c.write(c.o.Stderr, k, b)
 		case frames.Terminal:
-			err = write(c.o.Screen, b)
+			err = c.write(c.o.Screen, k, b)
 		case frames.Credit:
 			c.grant(b)
 		case frames.Tree:
@@ -150,15 +151,17 @@ func (c *client) grant(b []byte) {
 	}
 }
 
-// write ignores that nobody reads: the command goes on, as without a machine.
-func write(w io.Writer, b []byte) error {
+// write writes output. That nobody reads it is for the command to know, as without a machine.
+func (c *client) write(w io.Writer, k frames.Kind, b []byte) error {
 	if w == nil {
 		return nil
 	}
-	if _, err := w.Write(b); err != nil && !errors.Is(err, syscall.EPIPE) {
-		return err
+	_, err := w.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		c.Send(frames.Shut, []byte{byte(k)})
+		return nil
 	}
-	return nil
+	return err
 }
 
 // tree does one step with a directory.
@@ -210,7 +213,7 @@ func (c *client) signals() {
 			}
 			if n, ok := linuxSignal(s); ok {
 				if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 {
-					c.ended = s
+					c.ended = s.(syscall.Signal)
 				}
 				c.Send(frames.Signal, []byte{n})
 			}
@@ -246,7 +249,7 @@ func (c *client) input() {
 
 // linuxSignal returns the number that Linux gives a signal, which for some differs from
 // macOS's. Only those that a user sends are passed on.
-func linuxSignal(s syscall.Signal) (byte, bool) {
+func linuxSignal(s os.Signal) (byte, bool) {
 	switch s {
 	case syscall.SIGHUP:
 		return 1, true

@@ -16,11 +16,13 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/macos/frames"
 	"github.com/carboy/carboy/internal/macos/mirror"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // Places are the directories of the machine that Serve uses.
@@ -44,6 +46,8 @@ func Machine(env func(string) string) Places {
 func Serve(r io.Reader, w io.Writer, p Places) error {
 	// The command gets a signal when the thread that started it ends.
 	runtime.LockOSThread()
+	// Otherwise a write that nobody reads would end this process before it ends the command.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s := &server{Conn: frames.New(r, w), places: p, frames: make(chan frame), gone: make(chan struct{}), over: make(chan struct{})}
 	if err := s.SendJSON(frames.Hello, hello{helloSchema, version}); err != nil {
 		return err
@@ -154,7 +158,7 @@ func (s *server) read() {
 		case k == frames.Done:
 			s.err = io.EOF
 			return
-		case k == frames.Stdin, k == frames.EOF, k == frames.Size, k == frames.Signal:
+		case k == frames.Stdin, k == frames.EOF, k == frames.Size, k == frames.Signal, k == frames.Shut:
 			if c != nil {
 				c.receive(k, b)
 			}
@@ -214,7 +218,7 @@ func (s *server) bring(ctx context.Context, o *order, i int) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	unlock, err := s.lock(t.Path)
+	unlock, err := s.lock(ctx, t.Path)
 	if err != nil {
 		return err
 	}
@@ -255,7 +259,7 @@ func (s *server) link(path, at string) error {
 
 // back sends what a command changed in a directory.
 func (s *server) back(ctx context.Context, i int, path string) error {
-	unlock, err := s.lock(path)
+	unlock, err := s.lock(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -293,8 +297,11 @@ func (s *server) copies() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// lock blocks until no other command brings this directory in or back.
-func (s *server) lock(path string) (func(), error) {
+// lockWait is the pause between two tries for a lock.
+const lockWait = 20 * time.Millisecond
+
+// lock blocks until no other command brings this directory in or back, or ctx ends.
+func (s *server) lock(ctx context.Context, path string) (func(), error) {
 	dir, err := s.copies()
 	if err != nil {
 		return nil, err
@@ -303,10 +310,20 @@ func (s *server) lock(path string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(err, f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), f.Close())
+		case <-time.After(lockWait):
+		}
 	}
-	return func() { f.Close() }, nil
 }
 
 func (s *server) noted(path string) (base []mirror.Entry, err error) {
@@ -330,16 +347,5 @@ func (s *server) note(path string, now []mirror.Entry) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".note-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, nameOf(path)+".json"))
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return store.WriteFile(filepath.Join(dir, nameOf(path)+".json"), b, 0o600)
 }

@@ -53,8 +53,8 @@ type Tree struct {
 	Copy Copy   `json:"copy"`
 	// Aside gets the machine's version of files that changed on both sides.
 	Aside string `json:"-"`
-	// Keep says which entries are brought in; nil: all.
-	Keep func(mirror.Entry) bool `json:"-"`
+	// Keep says which entries are brought in; nil: all. An error of it ends the command.
+	Keep func(mirror.Entry) (bool, error) `json:"-"`
 }
 
 // order says what to run.

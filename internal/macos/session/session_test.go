@@ -90,6 +90,24 @@ func act(what string, args []string) int {
 			fmt.Println(s)
 			return 128 + int(s.(syscall.Signal))
 		}
+	case "flood": // until a signal comes
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGHUP)
+		fmt.Println("ready")
+		go func() {
+			for {
+				os.Stdout.Write(make([]byte, 1<<16))
+			}
+		}()
+		os.WriteFile(args[0], []byte((<-c).String()), 0o600)
+	case "write": // until nobody reads it
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+		for {
+			if _, err := os.Stdout.Write(make([]byte, 1<<16)); err != nil {
+				fmt.Fprint(os.Stderr, errors.Is(err, syscall.EPIPE))
+				return 9
+			}
+		}
 	case "left":
 		// A process that stays keeps the output open.
 		cmd := exec.Command("/proc/self/exe", "machine-left")
@@ -194,7 +212,7 @@ func TestInput(t *testing.T) {
 	}
 	// One that does not read it ends all the same, and signals overtake it.
 	for _, args := range [][]string{{"exit", "3"}, {"signals"}} {
-		signals := make(chan syscall.Signal, 1)
+		signals := make(chan os.Signal, 1)
 		w := &watch{want: "ready", then: func() { signals <- syscall.SIGTERM }}
 		o := options(t, w, nil, args...)
 		o.In, o.Stdin, o.Signals = Pipe, bytes.NewReader(data), signals
@@ -255,7 +273,7 @@ func TestStreams(t *testing.T) {
 // A terminal has its size, changes it, and its keys are signals.
 func TestTerminal(t *testing.T) {
 	keys, press := io.Pipe()
-	signals := make(chan syscall.Signal, 1)
+	signals := make(chan os.Signal, 1)
 	var mu sync.Mutex
 	size := Size{40, 100}
 	w := &watch{want: "ready"}
@@ -297,7 +315,7 @@ func (a *again) Write(p []byte) (int, error) {
 
 func TestSignals(t *testing.T) {
 	for s, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
-		signals := make(chan syscall.Signal, 1)
+		signals := make(chan os.Signal, 1)
 		o := options(t, &watch{want: "ready", then: func() { signals <- s }}, nil, "signals")
 		o.Signals = signals
 		if code, err := run(t, o); code != want || err != nil {
@@ -334,6 +352,37 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// The command finds out that nobody reads its output any more, as without a machine.
+func TestShut(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.Close()
+	var msg bytes.Buffer
+	if code, err := run(t, options(t, w, &msg, "write")); code != 9 || err != nil || msg.String() != "true" {
+		t.Errorf("%d, %v, %q", code, err, msg.String())
+	}
+}
+
+// When nobody reads what the machine sends, that does not end the session, which still ends
+// the command.
+func TestNobodyReads(t *testing.T) {
+	m := enter(t)
+	told := filepath.Join(t.TempDir(), "told")
+	ready := make(chan struct{})
+	o := options(t, &watch{want: "ready", then: func() { close(ready) }}, nil, "flood", told)
+	go Run(context.Background(), m.out, m.in, o)
+	<-ready
+	m.out.Close()
+	m.in.Close()
+	m.Wait()
+	if b, err := os.ReadFile(told); string(b) != "hangup" || m.ProcessState.ExitCode() != 125 {
+		t.Errorf("it was told %q, %v; %v", b, err, m.ProcessState)
+	}
+}
+
 // A signal ends what comes before the command.
 func TestSignalBefore(t *testing.T) {
 	m := enter(t)
@@ -365,6 +414,34 @@ func TestSignalBefore(t *testing.T) {
 	}
 	if !strings.Contains(fail.Text, "signal") {
 		t.Errorf("it failed with %q", fail.Text)
+	}
+}
+
+// A signal ends a command that waits for another one's copy of the directory.
+func TestSignalWhileItWaits(t *testing.T) {
+	m := enter(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "settings")
+	lock := filepath.Join(m.dir, "state/copies", nameOf(path)+".lock")
+	if err := os.MkdirAll(filepath.Dir(lock), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	c := frames.New(m.out, m.in)
+	if _, err := frames.Expect(c, frames.Hello); err != nil {
+		t.Fatal(err)
+	}
+	c.SendJSON(frames.Open, order{Version: version, Args: []string{"exit", "0"}, Dir: dir, Home: dir, Trees: []Tree{{Path: path, Copy: Settings}}})
+	c.Send(frames.Signal, []byte{2})
+	if k, b, err := c.Recv(); err != nil || k != frames.Fail || !strings.Contains(string(b), "signal") {
+		t.Errorf("%q %q, %v", byte(k), b, err)
 	}
 }
 
@@ -486,7 +563,7 @@ func (c *counter) Write(p []byte) (int, error) {
 func TestInterrupted(t *testing.T) {
 	greeting, _ := json.Marshal(hello{helloSchema, version})
 	r, w := io.Pipe()
-	signals := make(chan syscall.Signal)
+	signals := make(chan os.Signal)
 	o := options(t, nil, nil, "x")
 	o.Signals = signals
 	go func() {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -152,12 +151,11 @@ func ended(p Program, err error, messages *bounded) error {
 // Process is a program that runs, with both ends of its streams.
 type Process struct {
 	Stdin  io.WriteCloser
-	Stdout io.Reader
+	Stdout io.ReadCloser
 
 	program  Program
 	cmd      *exec.Cmd
 	messages *bounded
-	ends     []*os.File
 }
 
 // Begin starts a program. It ends when its standard input is closed; call Wait then.
@@ -166,35 +164,21 @@ func Begin(ctx context.Context, c Call) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, toIt, err := os.Pipe()
+	in, err := cmd.StdinPipe()
+	out, oerr := cmd.StdoutPipe()
+	if err = errors.Join(err, oerr); err == nil {
+		err = cmd.Start()
+	}
 	if err != nil {
 		return nil, err
 	}
-	fromIt, out, err := os.Pipe()
-	if err != nil {
-		return nil, errors.Join(err, in.Close(), toIt.Close())
-	}
-	cmd.Stdin, cmd.Stdout = in, out
-	p := &Process{Stdin: toIt, Stdout: fromIt, program: c.Program, cmd: cmd, messages: messages, ends: []*os.File{toIt, fromIt}}
-	err = cmd.Start()
-	in.Close()
-	out.Close()
-	if err != nil {
-		p.close()
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *Process) close() {
-	for _, f := range p.ends {
-		f.Close()
-	}
+	return &Process{in, out, c.Program, cmd, messages}, nil
 }
 
 // Wait closes the streams and blocks until the program has ended. A code other than 0 is an
 // [*ExitError] with its messages.
 func (p *Process) Wait() error {
-	p.close()
+	p.Stdin.Close()
+	p.Stdout.Close()
 	return ended(p.program, p.cmd.Wait(), p.messages)
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/ship/module"
 )
 
@@ -15,7 +16,7 @@ func Quote(s string) (string, error) {
 	if strings.IndexByte(s, 0) >= 0 {
 		return "", fmt.Errorf("quote: %.40q has a zero byte", s)
 	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
+	return safetext.Word(s), nil
 }
 
 var variable = module.NewPattern(`^[a-z][a-z0-9_]{0,31}$`)
