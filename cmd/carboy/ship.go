@@ -138,6 +138,9 @@ type planned struct {
 }
 
 func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.PlanOptions) error {
+	if f.life <= 0 {
+		return usagef("for example --life 24h", "--life %s: a plan must live for some time", f.life)
+	}
 	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
 		var timing ship.Timing
 		o.Timing = &timing
@@ -536,6 +539,9 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 			}{"carboy.dev/ship-approved/v1", exitcode.OK, signed.Digest(), out, signed.Statement})
 		}
 		a.say(greenText, "wrote %s and its signature %s.sig", safetext.Path([]byte(out)), safetext.Path([]byte(out)))
+		if err := s.Counts(ctx, signed); err != nil {
+			a.say(redText, "on this machine it does not count: %s", errorLine(err))
+		}
 		return nil
 	})
 }

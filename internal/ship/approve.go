@@ -65,6 +65,17 @@ func (e *Engine) Approve(ctx context.Context, o ApproveOptions) (approval.Signed
 	return s, e.auditEvent(ctx, audit.Approval, audit.Allowed, one, digests[0], o.Approver+" with "+ssh.FingerprintSHA256(signer.PublicKey()), o.Purpose)
 }
 
+// Counts returns nil if an approval counts on this machine, whose allowed_signers names the
+// key and the approver, or why not.
+func (e *Engine) Counts(ctx context.Context, s approval.Signed) error {
+	v, err := e.verifier()
+	if err != nil {
+		return err
+	}
+	_, err = v.Verify(ctx, s, time.Now())
+	return err
+}
+
 // Example writes commented example files: hosts.yaml and allowed_signers into the
 // configuration directory and, if id is not empty, the files of that module into the
 // repository. It keeps existing files, and returns the paths of those it wrote, sorted.
