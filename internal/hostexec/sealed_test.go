@@ -247,7 +247,7 @@ func TestSealedLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s := sealed("head -c 100000 /dev/zero >&4")
+	s := sealed("head -c 10000 /usr/bin/env >&4")
 	s.Files = []*os.File{f}
 	s.Limits.FileSize = 5000
 	dir := live(t, s)

@@ -100,7 +100,7 @@ var programs = "/opt/carboy"
 func (b *binary) installed() string { return programs + "/carboy-" + b.digest[:32] }
 
 // provide installs what carboy itself uses in the machine. It takes no standard input.
-const provide = `command -v git >/dev/null && [ -e /etc/ssl/certs/ca-certificates.crt ] || { apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates; } </dev/null >&2`
+const provide = `command -v git >/dev/null && [ -e /etc/ssl/certs/ca-certificates.crt ] || { apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates; } </dev/null >&2 || exit`
 
 // install returns the words that put standard input there, if it has the digest. They fail
 // without what carboy needs, so the next command tries that again.

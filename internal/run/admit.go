@@ -40,7 +40,7 @@ func (c *Runner) admit(ctx context.Context, p *plan.Plan, floor bottle.Floor) er
 		return nil
 	}
 	refuse := func(option, value string) error {
-		return &fault.OptionError{Option: option, Value: value, Reason: fmt.Sprintf("would let the bottle write to the host's directory, which the backend %s can't: %s", c.Backend.Name(), why), Advice: "use --mode overlay or copy and mounts with :ro, or another --backend"}
+		return &fault.OptionError{Option: option, Value: value, Reason: fmt.Sprintf("would let the bottle write to the host's directory, which the backend %s can't: %s", c.Backend.Name(), why), Advice: "use --workspace overlay or copy, and mounts with :ro, or another --backend"}
 	}
 	if p.Mode == store.Bind {
 		return refuse("--mode", string(store.Bind))

@@ -49,19 +49,19 @@ func duplicate(f *os.File) (*local, error) {
 }
 
 // unblock reports whether reads and writes don't block. A copy shares its flags with the
-// caller's descriptor, where they must stay as they are, so it opens a pipe or terminal once
-// more. Otherwise a full one that nobody reads would hold up the bottle's end.
+// caller's descriptor, where they must stay as they are and may change, so it opens a pipe or
+// terminal once more. Otherwise a full one that nobody reads would hold up the bottle's end.
 func (l *local) unblock(kind uint32) bool {
 	flags, err := unix.FcntlInt(uintptr(l.fd), unix.F_GETFL, 0)
-	if err != nil || flags&unix.O_NONBLOCK != 0 {
-		return err == nil
+	if err != nil {
+		return false
 	}
 	if _, err := unix.IoctlGetTermios(l.fd, unix.TCGETS); err != nil && kind != unix.S_IFIFO {
-		return false
+		return flags&unix.O_NONBLOCK != 0
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", l.fd), flags&unix.O_ACCMODE|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return flags&unix.O_NONBLOCK != 0
 	}
 	unix.Close(l.fd)
 	l.fd = fd

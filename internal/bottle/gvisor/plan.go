@@ -33,7 +33,8 @@ type plan struct {
 	Debug                 string // directory for gVisor's own logs; empty: none
 	Phases                bool   // record timestamps of the start
 	Thaw                  *planThaw
-	Upper                 int // descriptor of the files to begin with; 0: none
+	Upper                 int  // descriptor of the files to begin with; 0: none
+	NoSetID               bool // see refuseSetID
 }
 
 // planEntry is a bottle.Entry whose content follows the plan.
@@ -97,7 +98,7 @@ func newPlan(s *bottle.Spec, own rootFiles) (*plan, []*os.File) {
 		p.Mounts = append(p.Mounts, conv(m))
 	}
 	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
-	p.Trace = donate(s.Trace)
+	p.Trace, p.NoSetID = donate(s.Trace), own.writable
 	if s.Channels.Mem != nil {
 		for _, f := range s.Channels.Files() {
 			p.Channels = append(p.Channels, donate(f))

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +20,10 @@ import (
 
 // rootFiles holds directories that root opened because the shim could not reach
 // them by path; nil where the shim opens them itself.
-type rootFiles struct{ root, scratch *os.File }
+type rootFiles struct {
+	root, scratch *os.File
+	writable      bool // some of the mounts are root's, and can be written to
+}
 
 // rootTrees opens, as root, the directories that the plan names.
 func rootTrees(spec *bottle.Spec) (x rootFiles, err error) {
@@ -54,35 +59,74 @@ func rootTrees(spec *bottle.Spec) (x rootFiles, err error) {
 		if m.Tree, err = openTree(m.Source); err != nil {
 			return x, err
 		}
-		if err = ownByUser(m.Tree, m.Source, spec); err != nil {
+		roots, err := ownByUser(m.Tree, m.Source, spec)
+		if err != nil {
 			return x, err
 		}
+		x.writable = x.writable || roots && m.Access == bottle.AccessReadWrite
 	}
 	return x, nil
 }
 
-func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
+// ownByUser shows root's files as the user's, if the directory is root's, and reports whether
+// it is.
+func ownByUser(t *os.File, path string, spec *bottle.Spec) (roots bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(t.Fd()), &st); err != nil {
-		return err
+		return false, err
 	}
 	if st.Uid != 0 {
-		return nil // owned by the user, or by another whose permissions then decide
+		return false, nil // owned by the user, or by another whose permissions then decide
 	}
 	sleeper, _ := initELF() // without it, carboy sleeps
 	ns, release, err := userns.Mapping([2]uint32{}, [2]uint32{spec.HostUID, spec.HostGID}, sleeper)
 	if err != nil {
-		return fmt.Errorf("map root's files of %s: %w", path, err)
+		return true, fmt.Errorf("map root's files of %s: %w", path, err)
 	}
 	defer release()
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
 	err = unix.MountSetattr(int(t.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
-		return &bottle.UnavailableError{
+		return true, &bottle.UnavailableError{
 			Backend: name, Err: err,
 			Reason: "the file system of " + path + " has no ID-mapped mounts, so root's files can't be shown without root's rights",
 			Advice: "run carboy as the ordinary user who owns the workspace, or use --workspace copy from a directory of that user",
 		}
 	}
-	return err
+	return true, err
+}
+
+// refuseSetID makes setting a set-user-id or set-group-id bit fail with EPERM, in this process
+// and in those that it starts. A file that a command makes in a directory of root's is root's
+// on the host, where such a bit would give everyone root's rights. Calls that gVisor's own
+// filters refuse are not looked at.
+func refuseSetID() error {
+	p := setIDFilter()
+	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(p)
+	if e != 0 {
+		return fmt.Errorf("refuse set-user-id bits: %w", e)
+	}
+	return nil
+}
+
+func setIDFilter() []unix.SockFilter {
+	const (
+		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		jeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		jset = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+		ret  = unix.BPF_RET | unix.BPF_K
+	)
+	allow := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW}
+	refuse := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
+	p := []unix.SockFilter{{Code: load, K: 0}} // the call's number
+	for _, c := range []struct{ call, mode uint32 }{
+		{unix.SYS_FCHMOD, 1}, {unix.SYS_FCHMODAT, 2}, {unix.SYS_FCHMODAT2, 2}, {unix.SYS_OPENAT, 3}, {unix.SYS_MKNODAT, 2},
+	} {
+		// The argument's lower half: both architectures are little-endian.
+		p = append(p, unix.SockFilter{Code: jeq, Jf: 4, K: c.call},
+			unix.SockFilter{Code: load, K: 16 + 8*c.mode}, unix.SockFilter{Code: jset, Jf: 1, K: unix.S_ISUID | unix.S_ISGID}, refuse, allow)
+	}
+	return append(p, allow)
 }

@@ -192,6 +192,11 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err := limitDescriptors(s.conf); err != nil {
 		return nil, err
 	}
+	if p.NoSetID {
+		if err := refuseSetID(); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.boot(p, l, files); err != nil {
 		return nil, err
 	}

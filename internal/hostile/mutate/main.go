@@ -4,6 +4,7 @@
 //
 //	go run ./internal/hostile/mutate             all mutants
 //	go run ./internal/hostile/mutate -only TEXT  those whose name or promise begins with TEXT
+//	go run ./internal/hostile/mutate -first      the first mutant of each promise
 //	go run ./internal/hostile/mutate -list       name them, and run nothing
 //	go run ./internal/hostile/mutate -baseline   first run the same tests with no mutant
 //
@@ -44,16 +45,25 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 	fs := flag.NewFlagSet("mutate", flag.ContinueOnError)
 	fs.SetOutput(msg)
 	only := fs.String("only", "", "only mutants whose name or promise begins with `TEXT`; several with commas")
+	first := fs.Bool("first", false, "of each promise, only the first of them")
 	list := fs.Bool("list", false, "name the mutants and run nothing")
 	baseline := fs.Bool("baseline", false, "run each test with no mutant first; it must pass")
 	verbose := fs.Bool("v", false, "show the tests' output")
 	// Tests wait much of their time.
 	jobs := fs.Int("jobs", runtime.NumCPU()+1, "mutants at a time")
 	if err := fs.Parse(args); err != nil || fs.NArg() > 0 || *jobs < 1 {
-		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-list] [-baseline] [-v] [-jobs N]")
+		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-first] [-list] [-baseline] [-v] [-jobs N]")
 		return 2
 	}
 	chosen := withPrefix(mutants, *only)
+	if *first {
+		seen := map[string]bool{}
+		chosen = slices.DeleteFunc(chosen, func(m mutant) bool {
+			again := seen[m.Promise]
+			seen[m.Promise] = true
+			return again
+		})
+	}
 	if len(chosen) == 0 {
 		fmt.Fprintf(msg, "mutate: no mutant's name or promise begins with %q; -list names them\n", *only)
 		return 2
