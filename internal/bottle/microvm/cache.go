@@ -44,7 +44,10 @@ func openCache() (*cache, error) {
 		if int(st.Gid) == os.Getegid() {
 			st.Mode &^= 0o020 // a user's first group is mostly the user's alone
 		}
-		if why := othersChange(&st); why != "" && (st.Mode&unix.S_ISVTX == 0 || d == dir) {
+		if st.Mode&unix.S_ISVTX != 0 && d != dir {
+			st.Mode &^= 0o022 // where only its owner and a file's may rename the file
+		}
+		if why := othersChange(&st); why != "" {
 			return nil, &bottle.UnavailableError{
 				Backend: name, Reason: "the directory " + d + ", in which images are kept, " + why,
 				Advice: "set XDG_CACHE_HOME to a directory that only you can write to (with sudo: sudo -H)",

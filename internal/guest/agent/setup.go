@@ -187,7 +187,11 @@ func (a *agent) freeze() error {
 	if err := os.WriteFile(a.cgroup+"/cgroup.freeze", []byte("1"), 0); err != nil {
 		return err
 	}
-	for field(a.cgroup+"/cgroup.events", "frozen") == 0 {
+	events := a.cgroup + "/cgroup.events"
+	for field(events, "frozen") == 0 {
+		if _, err := os.Stat(events); err != nil {
+			break // a kernel without control groups
+		}
 		time.Sleep(time.Millisecond)
 	}
 	unix.Sync()

@@ -87,6 +87,16 @@ func leadsOut(spec, real, workspace string) bool {
 	return err != nil
 }
 
+// bottlesOwn returns the directory of the bottle's own in which a path is, or "".
+func bottlesOwn(path string) string {
+	for _, own := range []string{"/proc", "/sys", "/dev", "/.carboy"} {
+		if path == own || strings.HasPrefix(path, own+"/") {
+			return own
+		}
+	}
+	return ""
+}
+
 // parseMount reads SRC:DST[:ro|:rw]. The default is rw, since a mount is meant to share.
 // It refuses sockets and devices.
 func parseMount(spec string) (bottle.Mount, error) {
@@ -113,10 +123,8 @@ func parseMount(spec string) (bottle.Mount, error) {
 	if !filepath.IsAbs(dst) || filepath.Clean(dst) != dst || dst == "/" {
 		return bad("has a destination that is not an absolute path", "")
 	}
-	for _, own := range []string{"/proc", "/sys", "/dev", "/.carboy"} {
-		if dst == own || strings.HasPrefix(dst, own+"/") {
-			return bad("would cover the bottle's own "+own, "")
-		}
+	if own := bottlesOwn(dst); own != "" {
+		return bad("would cover the bottle's own "+own, "")
 	}
 	abs, err := filepath.Abs(src)
 	if err == nil {

@@ -214,6 +214,9 @@ func (p *Plan) workspace(o *Options, state string) error {
 		return &fault.OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
 	}
 	p.Source, p.Target = real, cmp.Or(o.At, real)
+	if own := bottlesOwn(p.Target); own != "" {
+		return &fault.OptionError{Option: "workspace", Value: p.Target, Reason: "can't be shown: a bottle has its own " + own, Advice: "work in another directory"}
+	}
 	p.Workspace, err = store.ResolveWorkspace(real)
 	return err
 }
