@@ -29,6 +29,11 @@ func wrapSyscalls() {
 					fn = sc.Fn
 				}
 				fn = learnKernel(fn)
+			case "fcntl":
+				if fn == nil {
+					fn = sc.Fn
+				}
+				fn = gofcntl(fn)
 			}
 			if fn != nil {
 				sc.Fn = fn
@@ -49,6 +54,7 @@ func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
 
 func learn(t *kernel.Task) {
 	if sentryKernel.Load() == nil && sentryKernel.CompareAndSwap(nil, t.Kernel()) {
+		sampleClock(t.Kernel().Timekeeper())
 		reclaim.Collecting(100, reclaim.Patience)
 		reclaim.After(reclaim.Patience) // ends with the process
 	}
