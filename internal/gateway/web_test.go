@@ -90,7 +90,7 @@ func TestHalfClosed(t *testing.T) {
 		case <-r.Context().Done():
 			gone <- struct{}{}
 		}
-	}), withLimits(Limits{Idle: 2 * time.Second}))
+	}), withLimits(Limits{Idle: 10 * time.Second}))
 	begin := func(port uint16, body string) (net.Conn, func()) {
 		raw := o.mustDial("api.example.com", port)
 		c := net.Conn(raw)
