@@ -22,6 +22,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/propose"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/safetext"
 )
@@ -84,6 +85,9 @@ func (a *app) root() *cobra.Command {
 		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.runtimeCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
+	for _, template := range propose.Templates() {
+		root.AddCommand(a.wordCmd(template))
+	}
 	a.addBackend(root)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
 	root.SetUsageTemplate(flagUsages.Replace(root.UsageTemplate()) + "\n")
@@ -126,7 +130,11 @@ func (a *app) codeOf(cmd *cobra.Command, err error) int {
 	if a.code != exitcode.OK {
 		return a.code // a run's, or a deployment's
 	}
-	return exitcode.OfError(exitcode.FamilyOf(strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")), err)
+	path := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+	if slices.Contains(propose.Templates(), path) {
+		path = "start"
+	}
+	return exitcode.OfError(exitcode.FamilyOf(path), err)
 }
 
 // errReported is the error of a command that has already told the user what is wrong.

@@ -3,15 +3,17 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/propose"
 )
 
 // bottleMakers lists the commands that make bottles or say what one would be. Each has
-// --backend.
+// --backend, and so have the agents' names.
 var bottleMakers = []string{
 	"run", "start", "resume", "work", "demo", "doctor", "escape-test", "sandbox health", "sandbox inspect",
 	"gate init", "gate run", "gate trace", "gate baseline record",
@@ -20,7 +22,7 @@ var bottleMakers = []string{
 
 // addBackend adds --backend to the commands that make bottles.
 func (a *app) addBackend(root *cobra.Command) {
-	for _, path := range bottleMakers {
+	for _, path := range append(slices.Clip(bottleMakers), propose.Templates()...) {
 		cmd, _, err := root.Find(strings.Fields(path))
 		if err != nil {
 			panic(err) // the list names a command that is not there

@@ -116,6 +116,9 @@ func TestBottleMakers(t *testing.T) {
 			found = append(found, path)
 		}
 	}
+	if !c.makes("wordCmd", map[string]bool{}) {
+		t.Error("an agent's name makes no bottle")
+	}
 	want := slices.Sorted(slices.Values(bottleMakers))
 	if !slices.Equal(found, want) {
 		t.Errorf("these make bottles:\n%q\nthese have --backend:\n%q", found, want)

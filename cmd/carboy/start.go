@@ -150,30 +150,37 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		a.printPreflight(p, a.stdout)
 		return nil
 	}
-	confirm := func(p *carboy.Preflight) error {
+	_, err = a.startAgent(ctx, c, f, o, func(p *carboy.Preflight) error {
 		if !f.quiet {
 			a.printPreflight(p, a.stderr)
 		}
-		if !f.headless && !f.yes {
-			if err := a.confirm(ctx, "start it?"); err != nil {
-				return err
-			}
+		if f.headless || f.yes {
+			return nil
 		}
-		return a.pullFor(ctx, c, p)
-	}
+		return a.confirm(ctx, "start it?")
+	})
+	return err
+}
+
+// startAgent starts an agent that the user agrees to, and says how it ended. The result is
+// nil if it did not start.
+func (a *app) startAgent(ctx context.Context, c *carboy.Client, f *startFlags, o carboy.StartOptions, agree func(*carboy.Preflight) error) (*carboy.Started, error) {
 	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
 	o.OnEvent = n.event
 	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts
 		o.Confirm = func(p *carboy.Preflight) error {
-			err := confirm(p)
+			err := agree(p)
+			if err == nil {
+				err = a.pullFor(ctx, c, p)
+			}
 			arm()
 			return err
 		}
 		return c.Start(ctx, o)
 	})
 	n.end()
-	return a.started(f, started, err, interrupted && f.headless)
+	return started, a.started(f, started, err, interrupted && f.headless)
 }
 
 // pullFor fetches or builds the image of a bottle before its agent starts.

@@ -60,6 +60,7 @@ type Options struct {
 	Resume   bool // it continues the conversation in the bottle's home
 	MCP      []MCPServer
 	AskFor   time.Duration // the wait for a person's answer; 0: the default
+	Args     []string      // for the program, after those that the bottle says
 }
 
 // MCPServer is a tool server to configure for the agent. It speaks streamable HTTP.
@@ -125,7 +126,9 @@ func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
 			return nil, err
 		}
 	}
-	return l, launchers[e.Provider.Template.V](c, e, o, l)
+	err := launchers[e.Provider.Template.V](c, e, o, l)
+	l.Command = append(l.Command, o.Args...)
+	return l, err
 }
 
 // program returns the beginning of the command: the image's program, or the host's, which
@@ -319,13 +322,16 @@ func (l *Launch) putOn(own func(policy.Route) bool, cred policy.Credential, from
 	return err
 }
 
-// keys lists, for each vendor of models, how its API expects a key, and the variable in
-// which programs for many vendors look for it.
-var keys = []struct {
-	host, env string
-	scheme    policy.Scheme
-	field     string
-}{
+// Vendor says how the API of a vendor of models expects a key, and the variable in which
+// programs for many vendors look for it.
+type Vendor struct {
+	Host, Env string
+	Scheme    policy.Scheme
+	Field     string // of credential.Header
+}
+
+// Vendors lists the vendors whose keys programs for many vendors take.
+var Vendors = []Vendor{
 	{"api.anthropic.com", "ANTHROPIC_API_KEY", credential.APIKey, ""},
 	{"api.openai.com", "OPENAI_API_KEY", credential.Bearer, ""},
 	{"generativelanguage.googleapis.com", "GEMINI_API_KEY", credential.Header, "x-goog-api-key"},
@@ -340,12 +346,12 @@ var keys = []struct {
 // programs use a vendor only if its variable is set. It reports whether there is any. The
 // variable that the route itself names has a placeholder anyway.
 func (l *Launch) keyVariables() (any bool) {
-	for _, k := range keys {
+	for _, k := range Vendors {
 		for _, r := range l.Routes {
-			if c := r.Options().Credential; reaches(r, k.host) && !c.IsZero() {
+			if c := r.Options().Credential; reaches(r, k.Host) && !c.IsZero() {
 				any = true
-				if c.Env != k.env {
-					l.Env[k.env] = plan.Placeholder
+				if c.Env != k.Env {
+					l.Env[k.Env] = plan.Placeholder
 				}
 			}
 		}
@@ -361,12 +367,26 @@ func afterDashes(text string) []string {
 	return []string{text}
 }
 
-// programOf looks up a program in PATH. It skips relative directories and those in the
-// workspace, which tools put on PATH: the repository decides what is there, a link may
-// lead anywhere, and carboy mounts what programOf finds.
+// homeBins lists patterns of directories, below a home, into which package managers install
+// programs, and which only a login shell may have in PATH.
+var homeBins = []string{
+	".local/bin", ".npm-global/bin", ".claude/local", ".opencode/bin", ".bun/bin", ".volta/bin",
+	".nvm/versions/node/*/bin", ".local/share/fnm/node-versions/*/installation/bin", ".local/share/mise/installs/node/*/bin", ".asdf/installs/nodejs/*/bin",
+}
+
+// programOf looks up a program in PATH, and then where package managers install programs.
+// It skips relative directories and those in the workspace, which tools put on PATH: the
+// repository decides what is there, a link may lead anywhere, and carboy mounts what
+// programOf finds.
 func programOf(c *host.Host, name, work string) (string, error) {
 	work = fault.RealPath(work)
-	for _, dir := range filepath.SplitList(c.Env("PATH")) {
+	dirs := filepath.SplitList(c.Env("PATH"))
+	for _, p := range homeBins {
+		found, _ := filepath.Glob(filepath.Join(c.Env("HOME"), p))
+		slices.Reverse(found) // of versions the newest, mostly
+		dirs = append(dirs, found...)
+	}
+	for _, dir := range append(dirs, "/home/linuxbrew/.linuxbrew/bin") {
 		if !filepath.IsAbs(dir) || fault.Within(filepath.Clean(dir), work) || fault.Within(fault.RealPath(dir), work) {
 			continue
 		}
@@ -375,5 +395,5 @@ func programOf(c *host.Host, name, work string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s is not installed here: no directory of PATH has it", name)
+	return "", fmt.Errorf("%s is not installed here: neither PATH nor a package manager's directory has it", name)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"path/filepath"
+	"slices"
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/fault"
@@ -38,6 +39,10 @@ func launchCodex(c *host.Host, e *manifest.Effective, o *Options, l *Launch) err
 		return err
 	}
 	l.Command = program
+	if own := []string{"exec", "e", "resume", "review"}; len(o.Args) > 0 && slices.Contains(own, o.Args[0]) {
+		// A command's options come after its name.
+		l.Command, o.Args = append(l.Command, o.Args[0]), o.Args[1:]
+	}
 	switch {
 	case o.Headless && o.Resume:
 		l.Command = append(l.Command, "exec", "resume", "--last", "--skip-git-repo-check")
@@ -86,7 +91,7 @@ func launchCodex(c *host.Host, e *manifest.Effective, o *Options, l *Launch) err
 // forwardCodex makes the gateway add the credentials with which the host's Codex has
 // signed in. The file in the bottle has the same format and no token.
 func (l *Launch) forwardCodex(c *host.Host, from manifest.Origin) error {
-	file := codexFile(c.Env)
+	file := CodexFile(c.Env)
 	login, err := plan.ReadCodex(file)
 	if err != nil {
 		return &fault.OptionError{Option: from.String(), Value: file, Reason: err.Error(), Advice: "codex login, with cli_auth_credentials_store = \"file\" in its config.toml"}
@@ -124,8 +129,8 @@ func (l *Launch) forwardCodex(c *host.Host, from manifest.Origin) error {
 	return nil
 }
 
-// codexFile returns the path of the host's file with Codex's credentials.
-func codexFile(lookup func(string) string) string {
+// CodexFile returns the path of the host's file with Codex's credentials.
+func CodexFile(lookup func(string) string) string {
 	dir := lookup("CODEX_HOME")
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(lookup("HOME"), ".codex")

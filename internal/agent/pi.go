@@ -91,7 +91,7 @@ var piAPIs = map[string]policy.Credential{
 	"google-generative-ai": {Scheme: credential.Header, Field: "x-goog-api-key"},
 }
 
-// piVendors maps pi's names of vendors to their hosts, as in keys.
+// piVendors maps pi's names of vendors to their hosts, as in Vendors.
 var piVendors = map[string]string{
 	"anthropic": "api.anthropic.com", "openai": "api.openai.com", "google": "generativelanguage.googleapis.com", "groq": "api.groq.com",
 	"openrouter": "openrouter.ai", "mistral": "api.mistral.ai", "deepseek": "api.deepseek.com", "xai": "api.x.ai",
@@ -232,9 +232,9 @@ func (p *piServer) key(l *Launch) (string, error) {
 	cred := piAPIs[api]
 	if api == "" {
 		cred = policy.Credential{Scheme: credential.Bearer}
-		for _, k := range keys {
-			if k.host == host {
-				cred = policy.Credential{Scheme: k.scheme, Field: k.field}
+		for _, k := range Vendors {
+			if k.Host == host {
+				cred = policy.Credential{Scheme: k.Scheme, Field: k.Field}
 			}
 		}
 	}

@@ -148,7 +148,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
+		Manifests: string(b.Manifests), Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {

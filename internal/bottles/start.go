@@ -42,6 +42,11 @@ type StartOptions struct {
 	// Headless makes the agent carry out Prompt and exit. Set both or none.
 	Headless bool
 	Prompt   string
+	// Args are for the agent's program, after those that the bottle says.
+	Args []string
+	// Manifests is a directory of the user's whose bottles and agents are used, in place of
+	// the configuration's and of Dir's; empty: none.
+	Manifests string
 	// Label is the bottle's name, made unique; empty: the agent's.
 	Label string
 	Color string // one of [Colors], or empty
@@ -165,7 +170,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		}
 	}
 	dir := o.Dir
-	set, err := c.Manifests(dir)
+	set, err := c.manifests(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +215,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		p.Notes = append(p.Notes, "there is no workspace: what the agent writes is gone at the end (--cwd gives it this directory)")
 	}
 	askFor := cmp.Or(o.AskFor, e.Limits.Approval.V)
-	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp})
+	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp, Args: o.Args})
 	if err != nil {
 		return nil, err
 	}
@@ -238,6 +243,14 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor, Forge: o.Forge, Alive: o.Alive, Backend: p.Backend,
 	}
 	return p, nil
+}
+
+// manifests returns the manifests of which o's agent is one.
+func (c *Keeper) manifests(o *StartOptions) (*manifest.Set, error) {
+	if o.Manifests != "" {
+		return manifest.Open(manifest.Where{Config: o.Manifests})
+	}
+	return c.Manifests(o.Dir)
 }
 
 // backendOf returns what holds a bottle: what the user named for this command, else what o
@@ -357,7 +370,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 			return nil, err
 		}
 	}
-	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: p.Backend}
+	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: p.Backend, Manifests: store.Raw(o.Manifests)}
 	if b.Label == "" {
 		b.Label = o.Agent
 	}

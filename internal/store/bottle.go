@@ -26,7 +26,8 @@ type Bottle struct {
 	Mode      Mode      `json:"mode"`
 	Created   time.Time `json:"created"`
 	Build     string    `json:"build,omitempty"`
-	Backend   string    `json:"backend,omitempty"` // the name; empty: gvisor
+	Backend   string    `json:"backend,omitempty"`   // the name; empty: gvisor
+	Manifests Raw       `json:"manifests,omitempty"` // their directory; empty: the configuration's
 }
 
 const (

@@ -1,0 +1,155 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/propose"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+)
+
+const wordLong = `Start %[1]s, as it is installed here, on this directory in a bottle. It needs no
+manifest: carboy proposes what the bottle may reach, shows it, and asks once for each
+directory. That is %[1]s's vendor, with your credential, which stays outside, and the
+public registries of the languages that the directory is written in.
+
+All else on the command line is for %[1]s; what follows -- is, too. Its changes wait for
+your review at the end. carboy resume %[1]s goes on with the conversation.`
+
+// wordCmd returns the command that is an agent's name. Its own flags come first, since the
+// agent has some of the same names.
+func (a *app) wordCmd(template string) *cobra.Command {
+	f := &startFlags{cwd: true, keep: true}
+	cmd := &cobra.Command{
+		Use: template + " [flags] [ARG...]", Short: "start " + template + " on this directory", GroupID: "main",
+		Long: fmt.Sprintf(wordLong, template), Example: fmt.Sprintf("  carboy %[1]s\n  carboy %[1]s --dry-run\n  carboy %[1]s -- --help", template),
+		DisableFlagParsing: true, DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := ownFlags(cmd, args)
+			if err != nil {
+				return err
+			}
+			if help, _ := cmd.Flags().GetBool("help"); help {
+				return cmd.Help()
+			}
+			return a.startHere(cmd.Context(), f, template, args)
+		},
+	}
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "agree to what is proposed")
+	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "only say what would be started")
+	return cmd
+}
+
+// ownFlags sets the flags of cmd with which args begin, and returns the others, without --.
+func ownFlags(cmd *cobra.Command, args []string) ([]string, error) {
+	for len(args) > 0 {
+		name, ok := strings.CutPrefix(args[0], "--")
+		name, value, has := strings.Cut(name, "=")
+		f := cmd.Flag(name)
+		switch {
+		case ok && name == "":
+			return args[1:], nil
+		case !ok || f == nil:
+			return args, nil
+		case has:
+		case f.NoOptDefVal != "":
+			value = f.NoOptDefVal
+		case len(args) > 1:
+			value, args = args[1], args[1:]
+		default:
+			return nil, usagef(cmd.UseLine(), "%s: --%s needs a value", cmd.Name(), name)
+		}
+		if err := f.Value.Set(value); err != nil {
+			return nil, usagef(cmd.UseLine(), "%s: --%s: %v", cmd.Name(), name, err)
+		}
+		args = args[1:]
+	}
+	return args, nil
+}
+
+// startHere starts an agent on the current directory.
+func (a *app) startHere(ctx context.Context, f *startFlags, template string, args []string) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("find the current directory: %w", err)
+	}
+	ws, err := store.ResolveWorkspace(dir)
+	if err != nil {
+		return err
+	}
+	conf, err := store.ConfigDir(a.config, a.env)
+	if err != nil {
+		return err
+	}
+	p, err := propose.For(template, ws, conf, a.env)
+	if err != nil {
+		return err
+	}
+	if err := p.Write(); err != nil {
+		return err
+	}
+	c, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	o := carboy.StartOptions{
+		Agent: template, Manifests: p.Dir, Args: args, Cwd: true, Keep: f.keep,
+		Terminal: isTerminal(a.stdin) && isTerminal(a.stdout), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+	}
+	if a.dryRun(f) {
+		pre, err := c.Preflight(o)
+		if err == nil {
+			a.printPreflight(pre, a.stdout)
+		}
+		return err
+	}
+	agree := func(pre *carboy.Preflight) error {
+		if p.Agreed() {
+			return nil
+		}
+		a.printPreflight(pre, a.stderr)
+		if !f.yes {
+			if err := a.confirm(ctx, "start it, and the next time in this directory without asking?"); err != nil {
+				return err
+			}
+		}
+		return p.Agree()
+	}
+	s, err := a.startAgent(ctx, c, f, o, agree)
+	if s == nil || !o.Terminal || !s.Receipt.Landable() {
+		return err
+	}
+	a.offer(ctx, s.Receipt)
+	return err
+}
+
+// offer lets a person at the terminal look at a run's changes and land them.
+func (a *app) offer(ctx context.Context, r *receipt.Receipt) {
+	code := a.code
+	defer func() { a.code = code }()
+	for {
+		fmt.Fprint(a.stderr, "carboy: d shows the changes, l lands them, Enter leaves them: ")
+		answer, err := a.line()
+		if err != nil || !slices.Contains([]string{"d", "l"}, strings.TrimSpace(answer)) {
+			return
+		}
+		command := "diff"
+		if strings.TrimSpace(answer) == "l" {
+			command = "land"
+		}
+		a.code = 0
+		if a.run(ctx, []string{command, string(r.ID)}) == 0 && command == "land" {
+			return
+		}
+	}
+}
