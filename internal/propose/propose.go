@@ -70,16 +70,45 @@ func For(template string, ws store.Workspace, conf string, env func(string) stri
 	for _, r := range slices.Compact(routes) {
 		fmt.Fprintf(&b, "    - %s\n", r)
 	}
-	id := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d", ws.Path, ws.Dev, ws.Ino))
 	origin := origin(string(ws.Path))
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", ws.Path, origin, b.String()))
-	p := &Proposal{Dir: filepath.Join(conf, "directories", hex.EncodeToString(id[:8])), name: template, sum: hex.EncodeToString(sum[:])}
+	p := &Proposal{Dir: dirOf(ws, conf), name: template, sum: hex.EncodeToString(sum[:])}
 	of := string(ws.Path)
 	if origin != "" {
 		of += " (" + origin + ")"
 	}
 	p.text = fmt.Sprintf("---\n# carboy proposed this for %s.\n# It is yours to change; when another is proposed, carboy asks again.\n# proposal: %s\n%s---\n", safetext.String(of, 300), p.sum, b.String())
 	return p, nil
+}
+
+func dirOf(ws store.Workspace, conf string) string {
+	id := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d", ws.Path, ws.Dev, ws.Ino))
+	return filepath.Join(conf, "directories", hex.EncodeToString(id[:8]))
+}
+
+// Last returns the manifests that were written last for a workspace, by their paths below a
+// configuration directory, and the name of their agent; empty: there are none.
+func Last(ws store.Workspace, conf string) (files map[string]string, name string, err error) {
+	dir := dirOf(ws, conf)
+	var newest fs.FileInfo
+	for _, t := range Templates() {
+		fi, err := os.Stat(filepath.Join(dir, "bottles", t+".md"))
+		if err == nil && (newest == nil || fi.ModTime().After(newest.ModTime())) {
+			newest, name = fi, t
+		}
+	}
+	if name == "" {
+		return nil, "", nil
+	}
+	files = map[string]string{}
+	for _, path := range []string{"bottles/" + name + ".md", "agents/" + name + ".md"} {
+		b, err := os.ReadFile(filepath.Join(dir, path))
+		if err != nil {
+			return nil, "", err
+		}
+		files[path] = string(b)
+	}
+	return files, name, nil
 }
 
 // bottle and agreed return the paths of the bottle's manifest, and of the file that says
