@@ -122,8 +122,12 @@ var inCI = []string{"pi-coding-agent", "claude-code"}
 
 // TestAgents plays the script with every installed agent.
 func TestAgents(t *testing.T) {
-	for _, a := range agents {
+	for i, a := range agents {
+		again := slices.ContainsFunc(agents[:i], func(b agent) bool { return a.name == b.name })
 		a.with(t, a.name+"/"+a.api, func(t *testing.T, dir string) {
+			if again && testing.Short() {
+				t.Skip("-short: one API for each agent")
+			}
 			testenv.Need(t, "node", "apt-get install nodejs")
 			a.play(t, dir)
 		})

@@ -5,10 +5,10 @@
 //	report -ok FILE...       prints go's lines only
 //	report -skipped FILE...  lists the skipped tests that passed in none of the
 //	                         files, and fails when there are any
-//	report -lacking FILE...  prints a pattern for go test -run of the tests that
-//	                         skipped all or a part for want of a program or of
-//	                         root, and passed it in none of the files; then their
-//	                         packages, each on a line
+//	report -lacking FILE...  prints, for each package, its name and a pattern for go
+//	                         test -run: of the tests, or of their parts, that were
+//	                         skipped for want of a program or of root, and passed in
+//	                         none of the files
 package main
 
 import (
@@ -17,7 +17,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -192,22 +194,39 @@ func skipped(all []*result, out io.Writer) int {
 	return 0
 }
 
-// lacking prints a pattern of the tests that lacked anything, and that no run passed, and
-// their packages.
-// What lacks is said by testenv.Missing: "SKIPPED: needs WHAT: HOW".
+// lacking prints, for each package, a pattern of the tests that lacked anything and that no
+// run passed: of those that lacked it in a part, that part alone. What lacks is said by
+// testenv.Missing: "SKIPPED: needs WHAT: HOW".
 func lacking(all []*result, out io.Writer) int {
-	var names, packages []string
+	whole, parts := map[string][]string{}, map[string]map[string][]string{}
 	for _, s := range unseen(all) {
-		if strings.Contains(s, "SKIPPED: needs ") {
-			pkg, test, _ := strings.Cut(s, " ")
-			packages = append(packages, pkg)
-			names = append(names, test[:strings.IndexAny(test, ":/")])
+		if !strings.Contains(s, "SKIPPED: needs ") {
+			continue
 		}
+		pkg, rest, _ := strings.Cut(s, " ")
+		name, _, _ := strings.Cut(rest, ": ")
+		test, part, in := strings.Cut(name, "/")
+		if parts[pkg] == nil {
+			parts[pkg] = map[string][]string{}
+		}
+		if !in {
+			whole[pkg] = append(whole[pkg], test)
+			continue
+		}
+		part, _, _ = strings.Cut(part, "/")
+		parts[pkg][test] = append(parts[pkg][test], regexp.QuoteMeta(part))
 	}
-	slices.Sort(names)
-	fmt.Fprintf(out, "^(%s)$\n", strings.Join(slices.Compact(names), "|"))
-	for _, p := range slices.Compact(packages) { // unseen sorts them
-		fmt.Fprintln(out, p)
+	for _, pkg := range slices.Sorted(maps.Keys(parts)) {
+		var patterns []string
+		for _, test := range slices.Sorted(maps.Keys(parts[pkg])) {
+			if !slices.Contains(whole[pkg], test) {
+				patterns = append(patterns, fmt.Sprintf("^%s$/^(%s)$", test, strings.Join(slices.Compact(parts[pkg][test]), "|")))
+			}
+		}
+		if w := whole[pkg]; len(w) > 0 {
+			patterns = append(patterns, "^("+strings.Join(w, "|")+")$")
+		}
+		fmt.Fprintln(out, pkg, strings.Join(patterns, "|"))
 	}
 	return 0
 }

@@ -69,8 +69,8 @@ func TestReport(t *testing.T) {
 		{"-skipped", []string{`{"Action":"skip","Package":"m/a","Test":"TestB/x"}`, `{"Action":"pass","Package":"m/a","Test":"TestB"}`}, 0, "=every test ran at least once\n"},
 		{"-skipped", []string{`{"Action":"skip","Package":"m/a","Test":"TestB/x"}`, `{"Action":"skip","Package":"m/a","Test":"TestB"}`}, 1, "m/a TestB/x"},
 		{"-skipped", []string{`{"Action":"skip","Package":"m/a","Test":"TestB/x"}`, "{\"Action\":\"skip\",\"Package\":\"m/a\",\"Test\":\"TestB/x\"}\n{\"Action\":\"pass\",\"Package\":\"m/a\",\"Test\":\"TestB\"}"}, 1, "m/a TestB/x"},
-		{"-lacking", []string{lacks, passes}, 0, "=^(TestB|TestC|TestD)$\nm/a\nm/b\n"},
-		{"-lacking", []string{lacks, `{"Action":"pass","Package":"m/a","Test":"TestB/x"}`}, 0, "=^(TestC|TestD)$\nm/b\n"},
+		{"-lacking", []string{lacks, passes}, 0, "=m/a ^TestB$/^(x)$\nm/b ^(TestC|TestD)$\n"},
+		{"-lacking", []string{lacks, `{"Action":"pass","Package":"m/a","Test":"TestB/x"}`}, 0, "=m/b ^(TestC|TestD)$\n"},
 		{"-no-such-flag", []string{passes}, 2, "usage"},
 		{"-ok", nil, 2, "usage"},
 	} {
