@@ -101,7 +101,8 @@ prepare() {
 
 # as_user and as_root run a command with an environment of our own making.
 as_user() { runuser -u "$user" -- env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" HOME="/home/$user" USER="$user" "$@"; }
-as_root() { env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" HOME=/root USER=root "$@"; }
+# Root's programs do not lie in a directory of the user's: carboy would not install one.
+as_root() { env -i "${common[@]}" GOTMPDIR= CARBOY_TEST_AGENTS="$agents" HOME=/root USER=root "$@"; }
 
 # install_parts AGENT... installs what no distribution has in a package, and these agents.
 # Without one they are the two that need least; docs/agents.md has all.
