@@ -134,6 +134,16 @@ func TestAgents(t *testing.T) {
 	}
 }
 
+// repair returns the first steps of a script: the agent reads calc.js, mends it, and runs its
+// test.
+func repair(calc string) []Step {
+	return []Step{
+		{Read: calc, Expect: "a - b"},
+		{Edit: &Edit{Path: calc, Old: wrong, New: right}},
+		{Run: "node test.js", Expect: "all tests pass"},
+	}
+}
+
 // with runs a test with an installed agent. If CI could not install it, .ci/run has
 // reported that.
 func (a agent) with(t *testing.T, name string, f func(t *testing.T, dir string)) {
@@ -194,13 +204,10 @@ func (a agent) play(t *testing.T, dir string) {
 	calc := h.ws + "/calc.js"
 	placeholder := newNeedle(a.env + "=carboy-placeholder-")
 	server := New(t, key, Script{
-		Steps: []Step{
-			{Read: calc, Expect: "a - b"},
-			{Edit: &Edit{Path: calc, Old: wrong, New: right}},
-			{Run: "node test.js", Expect: "all tests pass"},
+		Steps: append(repair(calc), []Step{
 			{Run: guestPath + " " + askArg, Expect: "the key is nowhere"},
 			{Run: "git commit -qam 'calc: add adds' && git log --oneline", Expect: "calc: add adds"},
-		},
+		}...),
 		Final: final,
 	})
 	var outside *search

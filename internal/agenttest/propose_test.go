@@ -29,11 +29,7 @@ func TestProposed(t *testing.T) {
 			h.install(dir)
 			calc := h.ws + "/calc.js"
 			server := New(t, key, Script{
-				Steps: []Step{
-					{Read: calc, Expect: "a - b"},
-					{Edit: &Edit{Path: calc, Old: wrong, New: right}},
-					{Run: "node test.js", Expect: "all tests pass"},
-				},
+				Steps: repair(calc),
 				Final: final,
 			})
 			ws, err := store.ResolveWorkspace(h.ws)

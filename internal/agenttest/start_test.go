@@ -54,13 +54,10 @@ func TestStart(t *testing.T) {
 			h.install(dir)
 			calc := h.ws + "/calc.js"
 			server := New(t, key, Script{
-				Steps: []Step{
-					{Read: calc, Expect: "a - b"},
-					{Edit: &Edit{Path: calc, Old: wrong, New: right}},
-					{Run: "node test.js", Expect: "all tests pass"},
+				Steps: append(repair(calc), []Step{
 					{Run: "env; find $HOME -type f | xargs grep -l skill-of-the-user", Expect: "house-style/SKILL.md"},
 					{Run: "git commit -qam 'calc: add adds' && git log --format='%an %s'", Expect: "Worker calc: add adds"},
-				},
+				}...),
 				Final: final,
 			})
 			route := fmt.Sprintf("{host: %s, upstream: %q, %s}", a.host, server.Addr, x.route)

@@ -171,8 +171,8 @@ type box struct {
 	closed bool
 }
 
-// begin makes the container, makes it a bottle, and verifies it. The caller destroys what
-// there is of it if that fails.
+// begin makes the container, makes it a bottle, and verifies it. If it returns an error, a part
+// of the container may exist, which the caller destroys.
 func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 	if err := x.engine.sweep(ctx); err != nil {
 		return err

@@ -267,21 +267,27 @@ func run(t *testing.T, x bottle.Bottle, script string) (string, bottle.Status) {
 	return string(out), st
 }
 
-// TestS1FirstProcess attacks the guest program, which has the commands' user id: by every
-// signal, and by what /proc has of it. Beside it, a command can do the same to its own.
-func TestS1FirstProcess(t *testing.T) {
+// hostsBottle makes a bottle with this machine's tools, in an Engine of its own.
+func hostsBottle(t *testing.T) bottle.Bottle {
+	t.Helper()
 	withEngine(t)
 	spec := emptySpec()
-	root, err := rootfs.Host(rootfs.Options{User: spec.User, Hostname: spec.Hostname})
-	if err != nil {
+	var err error
+	if spec.Root, err = rootfs.Host(rootfs.Options{User: spec.User, Hostname: spec.Hostname}); err != nil {
 		t.Fatal(err)
 	}
-	spec.Root = root
 	x, err := Backend{}.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer x.Close()
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
+// TestS1FirstProcess attacks the guest program, which has the commands' user id: by every
+// signal, and by what /proc has of it. Beside it, a command can do the same to its own.
+func TestS1FirstProcess(t *testing.T) {
+	x := hostsBottle(t)
 	out, _ := run(t, x, `for s in $(seq 1 64); do kill -$s 1 2>/dev/null; done; sleep 30 & kill -9 $!; wait $!; echo own $?`)
 	if !strings.Contains(out, "own 137") {
 		t.Errorf("its own process: %q", out)
@@ -320,18 +326,7 @@ print("seen", flush=True)
 // as commands are.
 func TestS1OnTheWayToACommand(t *testing.T) {
 	testenv.Need(t, "python3", "apt-get install python3")
-	withEngine(t)
-	spec := emptySpec()
-	root, err := rootfs.Host(rootfs.Options{User: spec.User, Hostname: spec.Hostname})
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec.Root = root
-	x, err := Backend{}.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer x.Close()
+	x := hostsBottle(t)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 const secret = "open sesame"
@@ -72,9 +73,7 @@ func TestHiddenIsInNoImage(t *testing.T) {
 // TestRootSharesWhatTheBottleMayRead: root's bottle has no file that the host's id may not
 // read which the bottle has.
 func TestRootSharesWhatTheBottleMayRead(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: an ordinary user reads no more than the bottle; root's run has this")
-	}
+	testenv.Root(t) // an ordinary user reads no more than the bottle
 	const id = 1_907_000_001
 	for name, c := range map[string]struct {
 		topOwner, owner int
