@@ -18,7 +18,7 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/sparse", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar", "internal/macos/frames", "internal/macos/start", "internal/rootfile"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/sparse", "internal/seccomp", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar", "internal/macos/frames", "internal/macos/start", "internal/rootfile"},
 	{"internal/policy", "internal/dockerapi", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/forge", "internal/forge/giteatest"},
 	{"internal/routes", "internal/forge/forgetest", "internal/loopback", "internal/macos/session"},

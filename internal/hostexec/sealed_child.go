@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/carboy/carboy/internal/seccomp"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,7 +55,7 @@ func becomeSealed() error {
 	if err := setLimits(o.Limits); err != nil {
 		return err
 	}
-	if err := filterCalls(); err != nil {
+	if err := seccomp.Install(callFilter(), 0); err != nil {
 		return err
 	}
 	return fmt.Errorf("execute %s: %w", o.Path, unix.Exec(o.Path, o.Argv, o.Env))

@@ -1,11 +1,9 @@
 package hostexec
 
 import (
-	"fmt"
-	"runtime"
-	"unsafe"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/seccomp"
 )
 
 // refusedCalls answer a sealed program ENOSYS, as if the kernel had none. They make
@@ -31,48 +29,12 @@ const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID 
 // callFilter returns the filter. Calls of another architecture and of x32 are refused too,
 // and sockets other than Unix ones: those of virtual machines (vsock) have no namespaces.
 func callFilter() []unix.SockFilter {
-	const (
-		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		jeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		jge  = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-		jset = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-		ret  = unix.BPF_RET | unix.BPF_K
-
-		number, arch, first = 0, 4, 16 // offsets in struct seccomp_data; first argument's lower half
-		x32                 = 0x4000_0000
+	first := unix.SockFilter{Code: seccomp.Load, K: seccomp.Arg(0)}
+	return append(seccomp.Unknown(refusedCalls),
+		unix.SockFilter{Code: seccomp.IfEq, Jf: 4, K: unix.SYS_CLONE},
+		first, unix.SockFilter{Code: seccomp.IfAny, Jf: 1, K: newNamespaces}, seccomp.Refuse(unix.EPERM), seccomp.Allow,
+		unix.SockFilter{Code: seccomp.IfEq, Jf: 3, K: unix.SYS_SOCKET},
+		first, unix.SockFilter{Code: seccomp.IfEq, Jt: 1, K: unix.AF_UNIX}, seccomp.Refuse(unix.EAFNOSUPPORT),
+		seccomp.Allow,
 	)
-	refuse := func(e unix.Errno) unix.SockFilter {
-		return unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(e)}
-	}
-	allow := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW}
-	own := uint32(unix.AUDIT_ARCH_X86_64)
-	if runtime.GOARCH == "arm64" {
-		own = unix.AUDIT_ARCH_AARCH64
-	}
-	p := []unix.SockFilter{
-		{Code: load, K: arch}, {Code: jeq, Jt: 1, K: own}, refuse(unix.ENOSYS),
-		{Code: load, K: number}, {Code: jge, Jf: 1, K: x32}, refuse(unix.ENOSYS),
-	}
-	for _, n := range refusedCalls {
-		p = append(p, unix.SockFilter{Code: jeq, Jf: 1, K: n}, refuse(unix.ENOSYS))
-	}
-	return append(p,
-		unix.SockFilter{Code: jeq, Jf: 4, K: unix.SYS_CLONE},
-		unix.SockFilter{Code: load, K: first}, unix.SockFilter{Code: jset, Jf: 1, K: newNamespaces}, refuse(unix.EPERM), allow,
-		unix.SockFilter{Code: jeq, Jf: 3, K: unix.SYS_SOCKET},
-		unix.SockFilter{Code: load, K: first}, unix.SockFilter{Code: jeq, Jt: 1, K: unix.AF_UNIX}, refuse(unix.EAFNOSUPPORT),
-		allow,
-	)
-}
-
-// filterCalls installs the filter for this thread, which executes the program.
-func filterCalls() error {
-	p := callFilter()
-	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
-	_, _, e := unix.Syscall(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)))
-	runtime.KeepAlive(p)
-	if e != 0 {
-		return fmt.Errorf("filter of system calls: %w", e)
-	}
-	return nil
 }

@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/userns"
+	"github.com/carboy/carboy/internal/seccomp"
 )
 
 // When root starts a bottle, root's rights must not reach it: the shim runs as
@@ -101,32 +100,14 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) (roots bool, err erro
 // on the host, where such a bit would give everyone root's rights. Calls that gVisor's own
 // filters refuse are not looked at.
 func refuseSetID() error {
-	p := setIDFilter()
-	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
-	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
-	runtime.KeepAlive(p)
-	if e != 0 {
-		return fmt.Errorf("refuse set-user-id bits: %w", e)
+	p := []unix.SockFilter{{Code: seccomp.Load, K: seccomp.Number}}
+	for _, c := range []struct {
+		call uint32
+		mode int // the argument
+	}{{unix.SYS_FCHMOD, 1}, {unix.SYS_FCHMODAT, 2}, {unix.SYS_FCHMODAT2, 2}, {unix.SYS_OPENAT, 3}, {unix.SYS_MKNODAT, 2}} {
+		p = append(p, unix.SockFilter{Code: seccomp.IfEq, Jf: 4, K: c.call},
+			unix.SockFilter{Code: seccomp.Load, K: seccomp.Arg(c.mode)}, unix.SockFilter{Code: seccomp.IfAny, Jf: 1, K: unix.S_ISUID | unix.S_ISGID},
+			seccomp.Refuse(unix.EPERM), seccomp.Allow)
 	}
-	return nil
-}
-
-func setIDFilter() []unix.SockFilter {
-	const (
-		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		jeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		jset = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-		ret  = unix.BPF_RET | unix.BPF_K
-	)
-	allow := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW}
-	refuse := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
-	p := []unix.SockFilter{{Code: load, K: 0}} // the call's number
-	for _, c := range []struct{ call, mode uint32 }{
-		{unix.SYS_FCHMOD, 1}, {unix.SYS_FCHMODAT, 2}, {unix.SYS_FCHMODAT2, 2}, {unix.SYS_OPENAT, 3}, {unix.SYS_MKNODAT, 2},
-	} {
-		// The argument's lower half: both architectures are little-endian.
-		p = append(p, unix.SockFilter{Code: jeq, Jf: 4, K: c.call},
-			unix.SockFilter{Code: load, K: 16 + 8*c.mode}, unix.SockFilter{Code: jset, Jf: 1, K: unix.S_ISUID | unix.S_ISGID}, refuse, allow)
-	}
-	return append(p, allow)
+	return seccomp.Install(append(p, seccomp.Allow), unix.SECCOMP_FILTER_FLAG_TSYNC)
 }

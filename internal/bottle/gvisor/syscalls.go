@@ -20,20 +20,11 @@ func wrapSyscalls() {
 	for _, t := range kernel.SyscallTables() {
 		for no, sc := range t.Table {
 			fn := wrapFacts(sc.Name, sc.Fn)
-			switch sc.Name {
-			// The first two are init's: one after exec, the other again after a
-			// restore. exit_group is a command's that ended before init first
-			// ran.
-			case "rt_sigaction", "pause", "exit_group":
+			if own := ownCalls[sc.Name]; own != nil {
 				if fn == nil {
 					fn = sc.Fn
 				}
-				fn = learnKernel(fn)
-			case "fcntl":
-				if fn == nil {
-					fn = sc.Fn
-				}
-				fn = gofcntl(fn)
+				fn = own(fn)
 			}
 			if fn != nil {
 				sc.Fn = fn
@@ -43,6 +34,12 @@ func wrapSyscalls() {
 		t.Missing = wrapMissing(t.Missing)
 		t.Init()
 	}
+}
+
+// ownCalls wraps calls for carboy's own ends. The first two are init's: one after exec, the
+// other again after a restore. exit_group is a command's that ended before init first ran.
+var ownCalls = map[string]func(kernel.SyscallFn) kernel.SyscallFn{
+	"rt_sigaction": learnKernel, "pause": learnKernel, "exit_group": learnKernel, "fcntl": gofcntl,
 }
 
 func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {

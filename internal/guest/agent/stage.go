@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/guest/proto"
+	"github.com/carboy/carboy/internal/seccomp"
 )
 
 // The stage is this program again, between fork and the command: it sets limits, ids and
@@ -138,7 +139,7 @@ func confine(o *stageOrder) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil || !o.Filter {
 		return err
 	}
-	return filterCalls()
+	return seccomp.Install(filterProgram(), 0)
 }
 
 // execute replaces the process. It returns only errors.
