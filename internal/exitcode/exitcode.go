@@ -86,7 +86,7 @@ var table = []Row{
 	{"run, start, resume, exec", num(NotExecutable), "the command is in the bottle but cannot be executed"},
 	{"run, start, resume, exec", num(NotFound), "the command is not in the bottle"},
 	{"run, start, resume, exec", "128+n", "signal n ended the command"},
-	{"orchestrate start, orchestrate resume", "0-127, 128+n", "as start and resume: the agent's own code; 125 if carboy refused or failed, wrong usage included"},
+	{"an agent's name, orchestrate start, orchestrate resume", "0-127, 128+n", "as start and resume: the agent's own code; 125 if carboy refused or failed, wrong usage included"},
 	{"orchestrate doctor", num(OK), "nothing fails; what a forge does not tell is no failure"},
 	{"orchestrate doctor", num(Failed), "something fails, or the configuration is wrong"},
 	{"orchestrate serve", num(OK), "it was stopped by a signal, and what ran goes on at the next start"},
