@@ -2,7 +2,6 @@
 # shellcheck shell=bash
 set -Eeuo pipefail
 
-readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 readonly govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 readonly user=carboy-ci
 # For go test: tests of bottles wait, too; more at once take longer. Tests make their own

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -297,7 +298,14 @@ func (a *app) openFor(ctx context.Context, ahead *carboy.RunOptions) (*carboy.Cl
 		return nil, err
 	}
 	for _, m := range c.Lost() {
-		a.say(plainText, "run %s died with its carboy; nothing of it is running, and it is recorded as lost", m.ID)
+		switch {
+		case m.Copied == nil:
+			a.say(plainText, "run %s died with its carboy; nothing of it is running, and it is recorded as lost", m.ID)
+		case m.Name != "":
+			a.say(plainText, "bottle %s died with its carboy; its files of %s are kept: carboy resume %s, carboy diff %s", m.Name, m.Copied.Local().Format(time.DateTime), m.Name, m.ID)
+		default:
+			a.say(plainText, "run %s died with its carboy; its files of %s are kept: carboy diff %s", m.ID, m.Copied.Local().Format(time.DateTime), m.ID)
+		}
 	}
 	return c, nil
 }

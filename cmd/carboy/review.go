@@ -166,6 +166,9 @@ func (a *app) printStat(w io.Writer, set *change.Set, refs []change.RefChange, p
 	}
 	n := 0
 	out := bufio.NewWriter(w)
+	for _, n := range set.Notes {
+		fmt.Fprintf(out, " # %s\n", safetext.String(n, 500))
+	}
 	for i := range refs {
 		printRef(out, &refs[i])
 	}
@@ -310,7 +313,11 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 		a.say(plainText, "run %s changed nothing", m.ID)
 		return a.printLanding(f, m, &change.LandReport{})
 	}
-	if !f.yes {
+	if f.yes {
+		for _, n := range set.Notes {
+			a.say(plainText, "%s", n)
+		}
+	} else {
 		const asked = 40 // more than fits on a screen is not read
 		var refs []change.RefChange
 		if len(paths) == 0 || len(f.refs) > 0 {

@@ -303,13 +303,17 @@ type Bottle interface {
 	Start(ctx context.Context, cmd *Command) (Process, error)
 	// Pause stops every process inside, so that Export is consistent, and sends
 	// every fact to Spec.Trace. If some facts could not be sent, the bottle is
-	// paused all the same and the error is a FactsLostError. A paused bottle
-	// cannot go on, except through a Freezer: callers close it next.
+	// paused all the same and the error is a FactsLostError. It cannot go on,
+	// except through a Freezer: callers close it next.
 	Pause(ctx context.Context) error
 	// Export writes the overlay's upper layer, as a tar stream, to w.
 	Export(ctx context.Context, w io.Writer) error
 	// ExportAll writes all of the upper layer, for Spec.Upper of a later bottle.
 	ExportAll(ctx context.Context, w io.Writer) error
+	// Checkpoint pauses all processes inside, writes what ExportAll would to w, and lets
+	// them go on. The contents of regular files that have not changed since the last
+	// Checkpoint without an error may be missing, as package checkpoint describes.
+	Checkpoint(ctx context.Context, o CheckpointOptions, w io.Writer) (Checkpointed, error)
 	// Usage returns the resources that the bottle uses now.
 	Usage() (Usage, error)
 	// Refusals returns the number of operations that limits refused so far.

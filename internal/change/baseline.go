@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-const snapshotFile = "names"
+const (
+	snapshotFile = "names"
+	begunFile    = "begun.json"
+)
 
 // Baseline records the state of a workspace when its run began.
 type Baseline struct {
@@ -73,6 +77,58 @@ func (b *Baseline) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// begun is the content of begunFile.
+type begun struct {
+	Workspace Identity `json:"workspace"`
+	Marker    marker   `json:"marker"`
+	Boot      string   `json:"boot"` // of the host
+}
+
+// Save waits for the recording and writes to disk what Reopen needs.
+func (b *Baseline) Save(ctx context.Context) error {
+	if err := b.Wait(ctx); err != nil {
+		return err
+	}
+	up := filepath.Join(b.runDir, upperDir)
+	f, err := os.Open(filepath.Join(up, snapshotFile))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(up, begunFile), &begun{b.ID, b.marker, bootID()})
+}
+
+// Reopen returns the Baseline that an earlier process saved in runDir. It fails with
+// ErrWorkspaceReplaced if another directory is in the workspace's place. The caller must
+// close it.
+func Reopen(runDir string) (*Baseline, error) {
+	name := filepath.Join(runDir, upperDir, begunFile)
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var was begun
+	if err := json.Unmarshal(data, &was); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", show(name), ErrCorrupt, err)
+	}
+	b := &Baseline{ID: was.Workspace, marker: was.Marker, runDir: runDir, cancel: func() {}, done: make(chan struct{})}
+	close(b.done)
+	if was.Boot != bootID() {
+		// How the clock went while the host was down is not known.
+		b.marker.Offset = clockOffset()
+	}
+	b.root, err = reopenRoot(b.ID)
+	return b, err
+}
+
+// bootID returns what identifies the time since the host was started.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
 }
 
 // Close stops the recording, waits for its end and releases the workspace.

@@ -32,7 +32,7 @@ type classifier struct {
 
 func classify(ctx context.Context, u *upperReader, opts CollectOptions) (*Set, error) {
 	b := opts.Baseline
-	s := &Set{Schema: Schema, Workspace: b.ID, Protection: opts.Policy, Changes: []Change{}, dir: opts.RunDir,
+	s := &Set{Schema: Schema, Workspace: b.ID, Protection: opts.Policy, Changes: []Change{}, Notes: opts.Notes, dir: opts.RunDir,
 		Outside: u.outCount, Stored: u.pack.stored, Logical: u.logical}
 	c := &classifier{ctx: ctx, t: tree{b.root}, opts: opts, set: s, partial: u.torn != nil, buf: make([]byte, 64<<10)}
 	if err := c.loadNames(u); err != nil {

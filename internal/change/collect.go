@@ -34,6 +34,8 @@ type CollectOptions struct {
 	MaxBytes, MaxLogical, MaxEntries int64
 	// Policy decides which paths are protected.
 	Policy Policy
+	// Notes begin the set's notes.
+	Notes []string
 }
 
 func (o *CollectOptions) fill() error {

@@ -60,6 +60,9 @@ func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 	} else {
 		d.note("the workspace cannot be opened, so old contents are not shown: " + err.Error())
 	}
+	for _, n := range s.Notes {
+		d.note(n)
+	}
 	for i := range opts.Refs {
 		d.ref(&opts.Refs[i])
 	}

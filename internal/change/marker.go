@@ -11,12 +11,11 @@ import (
 
 // marker is a point in time on the clock of the workspace's file system. An
 // inode last changed before Begin was called has a ctime below At; an inode
-// changed after Begin returned has a ctime of At or more. A marker is never
-// stored, so it need not survive a reboot.
+// changed after Begin returned has a ctime of At or more.
 type marker struct {
-	At      int64 // ctime, ns
-	Offset  int64 // wall clock minus boot clock, ns
-	Foreign bool
+	At      int64 `json:"at"`     // ctime, ns
+	Offset  int64 `json:"offset"` // wall clock minus boot clock, ns; of one boot only
+	Foreign bool  `json:"foreign,omitempty"`
 }
 
 // takeMarker creates an unnamed file in dir and touches it until its ctime

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/change"
@@ -100,6 +101,9 @@ func ReceiptOf(m store.Meta, set *change.Set) *receipt.Receipt {
 	r.Exit = receipt.Exit{Code: exitcode.OfRun(receipt.Lost), Reason: receipt.Lost, Error: m.Reason}
 	lost := "carboy died during the run; its changes were in the bottle and are lost. Nothing of it reached the workspace."
 	switch {
+	case set != nil && m.Copied != nil:
+		r.Changes = Summarize(set)
+		lost = "carboy died during the run; its changes are kept as they were at " + m.Copied.Local().Format(time.DateTime) + " (carboy diff). Nothing of it reached the workspace by itself."
 	case set != nil:
 		// It died between the end of the command and the end of its records.
 		r.Changes = Summarize(set)
@@ -292,5 +296,9 @@ func (c *Reviewer) PlanGC(ctx context.Context, p store.Policy) (store.Plan, erro
 func (c *Reviewer) CleanLost(ctx context.Context, m store.Meta) error {
 	dir := c.Store.RunDir(m.ID)
 	errs := []error{fault.RemoveTree(dir + "/scratch"), fault.RemoveTree(dir + "/base")}
-	return errors.Join(append(errs, c.NoteReview(ctx, audit.RunLost, audit.Noted, m, "found by a later command"))...)
+	text := "found by a later command"
+	if m.Copied != nil {
+		text += "; its files of " + m.Copied.UTC().Format(time.RFC3339) + " are kept"
+	}
+	return errors.Join(append(errs, c.NoteReview(ctx, audit.RunLost, audit.Noted, m, text))...)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/checkpoint"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run/plan"
@@ -47,27 +48,32 @@ func (s *Session) keep(run context.Context) error {
 
 func (s *Session) keepBottle(run context.Context, frozen bool) error {
 	g := s.o.Grant
-	if !s.paused {
-		return fmt.Errorf("keep bottle %s: it could not be paused", g.Slug)
-	}
 	ctx, cancel := s.ending(run, keepIn)
 	defer cancel()
+	k := s.newKept()
+	k.Frozen = frozen
+	copied := checkpoint.Open(s.run.Path(checkpointDir), s.Limits.Disk)
+	if !s.paused {
+		var err error
+		if k.At, err = copied.Latest(); err != nil {
+			return fmt.Errorf("keep bottle %s: it could not be paused, and %w", g.Slug, err)
+		}
+	}
 	dir, err := g.Lock.KeptDir(s.run.ID())
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)
 	}
-	k := &store.Kept{
-		Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.Build, Arch: runtime.GOARCH, Backend: s.c.Backend.Name(), BackendBuild: s.c.Backend.Build(),
-		Frozen: frozen, Manifests: hex.EncodeToString(g.Sum[:]),
+	var use bottle.Usage
+	if s.paused {
+		if use, err = s.bottle.Usage(); err == nil {
+			err = roomFor(dir, use.Disk)
+		}
+		if err == nil {
+			k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return s.bottle.ExportAll(ctx, w) })
+		}
+	} else {
+		k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return copied.Write(ctx, w) })
 	}
-	use, err := s.bottle.Usage()
-	if err == nil {
-		err = roomFor(dir, use.Disk)
-	}
-	if err != nil {
-		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)
-	}
-	k.Files, err = writePart(dir, "files.tar", func(w io.Writer) error { return s.bottle.ExportAll(ctx, w) })
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)
 	}
@@ -88,6 +94,17 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 	ev.Subject, ev.Digests = s.text(g.Slug), []audit.Digest{{Of: "kept", Sum: digestOf(k)}}
 	_, err = s.c.Audit.Append(ctx, ev)
 	return err
+}
+
+// keptFiles names the file with everything that a kept bottle wrote.
+const keptFiles = "files.tar"
+
+// newKept returns the record of the run's bottle as one that is kept now, without its files.
+func (s *Session) newKept() *store.Kept {
+	return &store.Kept{
+		Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.Build, Arch: runtime.GOARCH, Backend: s.c.Backend.Name(), BackendBuild: s.c.Backend.Build(),
+		Manifests: hex.EncodeToString(s.o.Grant.Sum[:]),
+	}
 }
 
 // roomFor returns an error if the kept files would fill the disk: the user's other

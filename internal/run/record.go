@@ -84,7 +84,7 @@ func (s *Session) dropPrivate() error {
 	if s.closeControl != nil {
 		s.closeControl()
 	}
-	for _, dir := range []string{"scratch", "base"} {
+	for _, dir := range []string{"scratch", "base", checkpointDir} {
 		errs = append(errs, fault.RemoveTree(s.run.Path(dir)))
 	}
 	return errors.Join(errs...)

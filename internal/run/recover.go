@@ -22,10 +22,20 @@ func (c *Runner) Recover(ctx context.Context) error {
 		c.Log.Warn("host commands of a dead carboy were killed", "count", n)
 	}
 	for _, m := range r.Lost {
+		m, release, err := c.Store.HoldLost(ctx, m.ID)
+		if err != nil || release == nil {
+			errs = append(errs, err)
+			continue
+		}
+		defer release()
 		if m.Socket != "" {
 			os.Remove(string(m.Socket))
 		} else if dir, err := store.RuntimeDir(c.Env); err == nil {
 			os.Remove(filepath.Join(dir, SocketName(m.ID))) // made, and not recorded yet
+		}
+		if m, err = c.restore(ctx, m); err != nil {
+			// It stays where it is, and the run with it.
+			c.Log.Warn("the files of a lost run can't be taken from their copy", "run", m.ID, "error", err)
 		}
 		if err := c.review.CleanLost(ctx, m); err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))

@@ -350,9 +350,10 @@ func (s *Session) execute(ctx context.Context) error {
 		return err
 	}
 	phases.Mark("start noted")
-	unwatch := s.startWatching(ctx)
+	unwatch, uncopy := s.startWatching(ctx), s.startCheckpoints(ctx)
 	out, err := s.runCommand(ctx)
 	unwatch()
+	uncopy()
 	phases.Mark("command ended")
 	s.Rec.Exit = out
 	if out.Reason != "" {
@@ -472,8 +473,11 @@ func (s *Session) takeChanges(run context.Context) error {
 		}
 		phases.Mark("changes taken")
 	}
-	if err != nil && s.intr.gaveUp(run) {
+	switch {
+	case err != nil && s.intr.gaveUp(run):
 		err = fmt.Errorf("the changes were given up: %w", ErrInterrupted)
+	case err != nil && s.set == nil:
+		err = s.takeCopied(ctx, err)
 	}
 	if err != nil {
 		if s.Rec.Changes == nil {
@@ -571,20 +575,29 @@ func (s *Session) draining(run context.Context) (context.Context, func()) {
 }
 
 func (s *Session) collect(ctx context.Context) (*change.Set, error) {
+	s.baseline.Wait(ctx)
+	set, err := collect(ctx, s.bottle.Export, change.CollectOptions{
+		Prefix: s.Target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.Limits.Disk, Policy: s.conf.Policy(),
+	})
+	if set != nil {
+		s.Rec.Changes = review.Summarize(set)
+	}
+	return set, err
+}
+
+// collect takes the changes out of the stream that export writes.
+func collect(ctx context.Context, export func(context.Context, io.Writer) error, o change.CollectOptions) (*change.Set, error) {
 	r, w := io.Pipe()
 	errc := make(chan error, 1)
 	go func() {
-		err := s.bottle.Export(ctx, w)
+		err := export(ctx, w)
 		w.CloseWithError(err)
 		errc <- err
 	}()
-	s.baseline.Wait(ctx)
 	// A tar reader takes 512 bytes at a time, and each would be an exchange
 	// between two goroutines.
 	br := bufio.NewReaderSize(r, 256<<10)
-	set, err := change.Collect(ctx, br, change.CollectOptions{
-		Prefix: s.Target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.Limits.Disk, Policy: s.conf.Policy(),
-	})
+	set, err := change.Collect(ctx, br, o)
 	if err == nil {
 		io.Copy(io.Discard, br) // what stands after the archive's end
 	}
@@ -592,9 +605,6 @@ func (s *Session) collect(ctx context.Context) (*change.Set, error) {
 	xerr := <-errc
 	if set == nil && err == nil {
 		err = xerr
-	}
-	if set != nil {
-		s.Rec.Changes = review.Summarize(set)
 	}
 	return set, err
 }

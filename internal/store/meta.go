@@ -83,6 +83,8 @@ type Meta struct {
 	Exit       *int       `json:"exit,omitempty"` // the exit code of carboy run, once over
 	Reason     string     `json:"reason,omitempty"`
 	Changes    Changes    `json:"changes,omitempty"`
+	// Copied is the time of the last copy of a lost run's files: they are kept as they were then.
+	Copied *time.Time `json:"copied,omitempty"`
 	// Cleaned is true once everything that a lost run left outside its directory is removed.
 	Cleaned bool `json:"cleaned,omitempty"`
 }

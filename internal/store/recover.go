@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,6 +103,34 @@ func (s *Store) markLost(m Meta) (Meta, error) {
 		return m, err
 	}
 	return lost, nil
+}
+
+// HoldLost takes the lock of a lost run, so that one process at a time works on what it left. It blocks while another one
+// holds it. It returns the record as it is then; release is nil if the run was cleaned up or removed meanwhile.
+func (s *Store) HoldLost(ctx context.Context, id ID) (m Meta, release func(), err error) {
+	for {
+		lock, free, err := s.tryRunLock(id)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return m, nil, nil
+		case err != nil:
+			return m, nil, err
+		case free:
+			if m, err = s.Get(id); err != nil || m.State != Lost || m.Cleaned {
+				unix.Close(lock)
+				if errors.Is(err, ErrNotFound) {
+					err = nil
+				}
+				return m, nil, err
+			}
+			return m, func() { unix.Close(lock) }, nil
+		}
+		select {
+		case <-ctx.Done():
+			return m, nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // Cleaned records that everything a lost run left elsewhere is removed. Recover no longer lists the run.

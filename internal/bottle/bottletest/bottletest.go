@@ -69,6 +69,7 @@ func RunWithout(t *testing.T, backend func() bottle.Backend, without map[string]
 		{"ExportLarge", (*suite).exportLarge},
 		{"ExportScratch", (*suite).exportScratch},
 		{"ExportBrokenReader", (*suite).exportBrokenReader},
+		{"Checkpoints", (*suite).checkpoints},
 
 		{"LimitsValidated", (*suite).limitsValidated},
 		{"LimitPids", (*suite).limitPids},

@@ -36,6 +36,7 @@ var guestParts = map[string]func([]string) error{
 	"digest":  guestDigest,
 	"names":   guestNames,
 	"large":   guestLarge,
+	"map":     guestMap,
 	"connect": guestConnect,
 	"touch":   guestTouch,
 	"spawn":   guestSpawn,

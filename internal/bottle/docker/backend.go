@@ -160,6 +160,7 @@ type box struct {
 	layers  []layer
 	scratch string // a directory to be removed; empty: none
 	meter   *meter
+	copies  bottle.WholeCopies
 	posture bottle.Posture
 
 	once    sync.Once
@@ -326,6 +327,14 @@ func (x *box) Pause(ctx context.Context) error {
 		return bottle.ErrGone
 	}
 	return err
+}
+
+// Checkpoint implements bottle.Bottle.
+func (x *box) Checkpoint(ctx context.Context, o bottle.CheckpointOptions, w io.Writer) (bottle.Checkpointed, error) {
+	goOn := func(ctx context.Context) error {
+		return x.engine.call(ctx, "POST", container(x.id, "/unpause"), nil, nil, nil)
+	}
+	return x.copies.Checkpoint(ctx, x.Pause, goOn, x.ExportAll, o, w)
 }
 
 // Export implements bottle.Bottle.

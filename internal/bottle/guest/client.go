@@ -111,6 +111,12 @@ func (c *Client) Freeze(ctx context.Context) error {
 	return err
 }
 
+// Thaw lets the commands go on after Freeze.
+func (c *Client) Thaw(ctx context.Context) error {
+	_, err := c.call(ctx, &proto.Request{Op: proto.OpThaw}, nil, nil)
+	return err
+}
+
 // Stats returns what the commands use, as the guest says.
 func (c *Client) Stats(ctx context.Context) (proto.Stats, error) {
 	r, err := c.call(ctx, &proto.Request{Op: proto.OpStats}, nil, nil)

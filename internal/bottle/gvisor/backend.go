@@ -272,14 +272,17 @@ func (x *box) Pause(ctx context.Context) error {
 }
 
 // Export implements bottle.Bottle.
-func (x *box) Export(ctx context.Context, w io.Writer) error { return x.export(ctx, exportArgs{}, w) }
+func (x *box) Export(ctx context.Context, w io.Writer) error {
+	return x.export(ctx, callExport, exportArgs{}, nil, w)
+}
 
 // ExportAll implements bottle.Bottle.
 func (x *box) ExportAll(ctx context.Context, w io.Writer) error {
-	return x.export(ctx, exportArgs{All: true}, w)
+	return x.export(ctx, callExport, exportArgs{All: true}, nil, w)
 }
 
-func (x *box) export(ctx context.Context, in exportArgs, w io.Writer) error {
+// export makes a call that writes to a file, and passes on to w what is written.
+func (x *box) export(ctx context.Context, m method, in, out any, w io.Writer) error {
 	r, pw, err := os.Pipe()
 	if err != nil {
 		return err
@@ -293,7 +296,7 @@ func (x *box) export(ctx context.Context, in exportArgs, w io.Writer) error {
 	errc := make(chan error, 1)
 	go func() {
 		defer pw.Close()
-		errc <- x.cl.call(ctx, callExport, in, nil, pw)
+		errc <- x.cl.call(ctx, m, in, out, pw)
 	}()
 	// With a larger pipe the sandbox waits less for its reader.
 	unix.FcntlInt(pw.Fd(), unix.F_SETPIPE_SZ, exportPipe)

@@ -35,6 +35,8 @@ import (
 // are left out and counted in CARBOY.dropped-xattrs. A directory whose path is
 // longer than maxExportPath is written without its contents; its name, too long
 // for a reader of the stream to accept, reports that.
+//
+// A checkpoint's stream has more: see package checkpoint.
 
 const (
 	maxExportPath = 4096 // PATH_MAX; a deeper file could not be created from its name
@@ -58,11 +60,12 @@ type exporter struct {
 	first map[uint64]string // first name of files with several
 	buf   []byte
 	files int64
+	since *since // nil: this is no checkpoint
 }
 
 // exportUpper writes the upper layer below prefix, an absolute and clean path
-// inside; "/" for all of it.
-func exportUpper(k *kernel.Kernel, prefix string, w io.Writer) (int64, error) {
+// inside; "/" for all of it. With since, files that have not changed come without content.
+func exportUpper(k *kernel.Kernel, prefix string, w io.Writer, since *since) (int64, error) {
 	ctx := k.SupervisorContext()
 	root, err := upperRoot(k)
 	if err != nil {
@@ -72,7 +75,7 @@ func exportUpper(k *kernel.Kernel, prefix string, w io.Writer) (int64, error) {
 	bw := bufio.NewWriterSize(w, copyBuffer)
 	x := &exporter{
 		ctx: ctx, vfs: k.VFS(), creds: auth.NewRootCredentials(k.RootUserNamespace()), root: root,
-		tw: &tarWriter{w: bw}, first: map[uint64]string{}, buf: make([]byte, copyBuffer),
+		tw: &tarWriter{w: bw}, first: map[uint64]string{}, buf: make([]byte, copyBuffer), since: since,
 	}
 	if err := x.descend(prefix); err != nil {
 		return x.files, err
@@ -156,7 +159,10 @@ func (x *exporter) one(at vfs.VirtualDentry, name, path string) error {
 		return gone(err)
 	}
 	if e.typ == tarRegular {
-		return x.file(at, name, e)
+		return x.file(at, name, e, &st)
+	}
+	if x.since != nil {
+		x.since.same(&st, 0)
 	}
 	x.tw.header(e)
 	return x.tw.err
@@ -239,6 +245,12 @@ func (x *exporter) dir(at vfs.VirtualDentry, name, path string, st *linux.Statx)
 		return gone(err)
 	}
 	x.tw.header(e)
+	if x.since != nil {
+		x.since.same(st, 0)
+		if x.since.skip[path] {
+			return x.tw.err
+		}
+	}
 	if x.tw.err != nil || len(path) > maxExportPath {
 		return x.tw.err
 	}
@@ -270,7 +282,7 @@ func (l *lister) Handle(d vfs.Dirent) error {
 	return nil
 }
 
-func (x *exporter) file(at vfs.VirtualDentry, name string, e *tarEntry) error {
+func (x *exporter) file(at vfs.VirtualDentry, name string, e *tarEntry, st *linux.Statx) error {
 	fd, err := x.vfs.OpenAt(x.ctx, x.creds, x.pop(at, name), &vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_NOFOLLOW})
 	if err != nil {
 		return gone(err)
@@ -284,12 +296,24 @@ func (x *exporter) file(at vfs.VirtualDentry, name string, e *tarEntry) error {
 	for _, d := range data {
 		stored += d.len
 	}
+	var holes []byte
 	if e.size-stored < minHole {
 		data = []extent{{0, e.size}}
-		x.tw.header(e)
 	} else {
-		x.tw.sparseHeader(e, e.size, data)
+		holes = sparse(e, data)
 	}
+	if x.since != nil {
+		sum, err := x.sum(fd, data)
+		if err != nil {
+			return fmt.Errorf("read %q: %w", e.name, err)
+		}
+		e.major, e.minor = uint32(st.Ino>>21), uint32(st.Ino&(1<<21-1))
+		if x.since.same(st, sum) {
+			e.typ, data, holes = tarSame, nil, nil
+		}
+	}
+	x.tw.header(e)
+	x.tw.Write(holes)
 	for _, d := range data {
 		if err := x.copy(fd, d); err != nil {
 			return fmt.Errorf("read %q: %w", e.name, err)

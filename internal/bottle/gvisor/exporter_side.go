@@ -124,7 +124,10 @@ func (*sink) Name() string { return sideSink }
 var sentryKernel atomic.Pointer[kernel.Kernel]
 
 // Side is the service inside the sentry. urpc requires the exported names.
-type Side struct{ spare []int }
+type Side struct {
+	spare []int
+	last  map[uint64]stamp // what the files were at the last checkpoint
+}
 
 // Release frees the descriptors that were reserved for an export. The workload
 // must be paused, or it could take them.
@@ -227,7 +230,7 @@ func (*Side) Export(a *ExportArgs, r *ExportReply) (err error) {
 			err = fmt.Errorf("exporter: %v", p)
 		}
 	}()
-	r.Files, err = exportUpper(k, a.Prefix, a.Files[0])
+	r.Files, err = exportUpper(k, a.Prefix, a.Files[0], nil)
 	return err
 }
 

@@ -37,6 +37,7 @@ const (
 	tarDir      = '5'
 	tarFifo     = '6'
 	tarPax      = 'x'
+	tarSame     = 'U' // of checkpoints: a regular file without its content
 )
 
 type tarEntry struct {
@@ -138,9 +139,9 @@ func paxRecord(k, v string) string {
 	}
 }
 
-// sparseHeader writes the header and the map of a file of real bytes of which
-// only data is stored. The caller writes the data, extent after extent.
-func (t *tarWriter) sparseHeader(e *tarEntry, real int64, data []extent) {
+// sparse makes e, whose size is the file's, the entry of a file of which only data is
+// stored. It returns the map that precedes the data.
+func sparse(e *tarEntry, data []extent) []byte {
 	var m bytes.Buffer
 	fmt.Fprintf(&m, "%d\n", len(data))
 	var stored int64
@@ -151,19 +152,17 @@ func (t *tarWriter) sparseHeader(e *tarEntry, real int64, data []extent) {
 	if r := m.Len() % tarBlock; r != 0 {
 		m.Write(make([]byte, tarBlock-r))
 	}
-	c := *e
-	c.size = int64(m.Len()) + stored
-	c.pax = map[string]string{
+	pax := map[string]string{
 		"GNU.sparse.major":    "1",
 		"GNU.sparse.minor":    "0",
 		"GNU.sparse.name":     e.name,
-		"GNU.sparse.realsize": strconv.FormatInt(real, 10),
+		"GNU.sparse.realsize": strconv.FormatInt(e.size, 10),
 	}
 	for k, v := range e.pax {
-		c.pax[k] = v
+		pax[k] = v
 	}
-	t.header(&c)
-	t.Write(m.Bytes())
+	e.pax, e.size = pax, int64(m.Len())+stored
+	return m.Bytes()
 }
 
 // close ends the archive.

@@ -31,7 +31,10 @@ func FuzzTarWriter(f *testing.F) {
 		w.pad()
 		real := int64(1<<40) + int64(len(data))
 		ext := []extent{{3 * 4096, int64(len(data))}}
-		w.sparseHeader(&tarEntry{typ: tarRegular, name: name}, real, ext)
+		hole := &tarEntry{typ: tarRegular, name: name, size: real}
+		holes := sparse(hole, ext)
+		w.header(hole)
+		w.Write(holes)
 		w.Write(data)
 		w.pad()
 		w.header(&tarEntry{typ: tarSymlink, name: name, link: link})
@@ -78,7 +81,10 @@ func TestLargestSparseMap(t *testing.T) {
 	for i := range int64(maxExtents) {
 		ext = append(ext, extent{base + 2*i, 1})
 	}
-	w.sparseHeader(&tarEntry{typ: tarRegular, name: "x"}, base+4*maxExtents, ext)
+	e := &tarEntry{typ: tarRegular, name: "x", size: base + 4*maxExtents}
+	holes := sparse(e, ext)
+	w.header(e)
+	w.Write(holes)
 	w.Write(make([]byte, maxExtents))
 	w.pad()
 	w.close()

@@ -40,6 +40,8 @@ const (
 	callRefused method = "refusals"
 	callFreeze  method = "freeze"
 	callThawed  method = "thawed"
+
+	callCheckpoint method = "checkpoint"
 )
 
 type request struct {

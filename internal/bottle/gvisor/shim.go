@@ -137,6 +137,8 @@ func (s *shim) handler(m method) handler {
 		return s.pause
 	case callExport:
 		return s.export
+	case callCheckpoint:
+		return s.checkpoint
 	case callUsage:
 		return s.usage
 	case callRefused:

@@ -31,6 +31,7 @@ type box struct {
 	posture bottle.Posture
 	vm      *hostexec.SealedProcess
 	guest   *guest.Client
+	copies  bottle.WholeCopies
 	done    chan struct{}
 	once    sync.Once
 }
@@ -277,6 +278,11 @@ func (x *box) Start(ctx context.Context, c *bottle.Command) (bottle.Process, err
 
 // Pause implements bottle.Bottle.
 func (x *box) Pause(ctx context.Context) error { return x.guest.Freeze(ctx) }
+
+// Checkpoint implements bottle.Bottle.
+func (x *box) Checkpoint(ctx context.Context, o bottle.CheckpointOptions, w io.Writer) (bottle.Checkpointed, error) {
+	return x.copies.Checkpoint(ctx, x.guest.Freeze, x.guest.Thaw, x.ExportAll, o, w)
+}
 
 // Export implements bottle.Bottle. The stream comes from the machine as it is: whoever
 // reads it trusts none of it.

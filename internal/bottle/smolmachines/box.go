@@ -34,6 +34,7 @@ type box struct {
 	volumes  []volume
 	files    *files
 	posture  bottle.Posture
+	copies   bottle.WholeCopies
 
 	// What Close ends; nil: not there.
 	lease  *loopback.Lease
@@ -253,6 +254,11 @@ func (x *box) proxied(env []string) []string {
 
 // Pause implements bottle.Bottle.
 func (x *box) Pause(ctx context.Context) error { return x.guest.Freeze(ctx) }
+
+// Checkpoint implements bottle.Bottle.
+func (x *box) Checkpoint(ctx context.Context, o bottle.CheckpointOptions, w io.Writer) (bottle.Checkpointed, error) {
+	return x.copies.Checkpoint(ctx, x.guest.Freeze, x.guest.Thaw, x.ExportAll, o, w)
+}
 
 // Export implements bottle.Bottle. The stream comes from the machine as it is: whoever
 // reads it trusts none of it.

@@ -88,6 +88,9 @@ ROOT_PATH = %[1]s/log
 func New(t testing.TB) *Server {
 	t.Helper()
 	binary := os.Getenv(Variable)
+	if binary == "" && testing.Short() {
+		t.Skip("without a Gitea server, -short leaves this out")
+	}
 	if binary == "" {
 		testenv.Missing(t, "a Gitea server", "internal/forge/giteatest/install.sh DIRECTORY, then "+Variable+"=DIRECTORY/gitea")
 	}

@@ -269,6 +269,8 @@ func (a *agent) perform(ch *proto.Channel, r *proto.Request, reply *proto.Reply)
 		return errors.Join(err, ch.Writer(proto.Out).Close())
 	case r.Op == proto.OpFreeze:
 		return a.freeze()
+	case r.Op == proto.OpThaw:
+		return a.thaw()
 	case r.Op == proto.OpStats:
 		reply.Stats, err = a.stats()
 		return err

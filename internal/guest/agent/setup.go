@@ -176,7 +176,7 @@ func makeCgroup(l proto.Limits) (string, error) {
 	return dir, nil
 }
 
-// freeze stops the commands for good. When it returns nothing of them runs, and what they
+// freeze stops the commands. When it returns nothing of them runs, and what they
 // wrote is on its file system.
 func (a *agent) freeze() error {
 	a.setupMu.Lock()
@@ -196,6 +196,16 @@ func (a *agent) freeze() error {
 	}
 	unix.Sync()
 	return nil
+}
+
+// thaw lets the commands go on.
+func (a *agent) thaw() error {
+	a.setupMu.Lock()
+	defer a.setupMu.Unlock()
+	if a.cgroup == "" {
+		return errors.New("commands have no cgroup here")
+	}
+	return os.WriteFile(a.cgroup+"/cgroup.freeze", []byte("0"), 0)
 }
 
 func (a *agent) stats() (*proto.Stats, error) {

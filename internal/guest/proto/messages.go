@@ -68,6 +68,7 @@ const (
 	OpImport Op = "import" // stream In: a tar
 	OpExport Op = "export" // stream Out: a tar
 	OpFreeze Op = "freeze"
+	OpThaw   Op = "thaw"
 	OpStats  Op = "stats"
 )
 

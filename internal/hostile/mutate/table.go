@@ -38,6 +38,9 @@ var mutants = []mutant{
 	{"landings-are-not-taken-back", "S5", "after a crash nobody rolls back a landing that was cut short", "internal/change.TestKill", []change{
 		{"internal/change", drop, "err := x.rollback()", ""}}},
 
+	{"copies-are-not-used", "S5", "the work of a bottle whose carboy was killed is lost", "cmd/carboy.TestS5CheckpointKilled", []change{
+		{"internal/run", swap, "errors.Is(err, checkpoint.ErrNone)", "true"}}},
+
 	{"protected-paths-land", "S6", "git hooks, git configuration and agents' settings land unasked", "internal/hostile.TestS6ProtectedPaths", []change{
 		{"internal/change", off, "len(reasons) > 0 && !opts.IncludeProtected", ""}}},
 	{"others-may-write", "S6", "a landing lets the group or others write to what they could not", "internal/change.TestWritable", []change{
