@@ -280,6 +280,31 @@ func TestCheckpointOfDeadBottle(t *testing.T) {
 	}
 }
 
+// Where the workspace is gone, the copy waits until it is back.
+func TestCheckpointWithoutWorkspace(t *testing.T) {
+	d := newDen(t, nil)
+	w := d.work("run", "--quiet", "--", "sh", "-c", steps)
+	if err := errors.Join(os.Rename(d.home+"/ws", d.home+"/elsewhere"), os.Mkdir(d.home+"/ws", 0o755), w.cmd.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.cmd.Wait()
+	d.settled()
+	if m := d.newest(); m.CopyError == "" || m.Copied != nil {
+		t.Errorf("copied %v, error %q", m.Copied, m.CopyError)
+	}
+	if _, msg, code := d.carboy("list"); code != 0 || msg != "" {
+		t.Errorf("the second command: %d %s", code, msg)
+	}
+	if err := errors.Join(os.Remove(d.home+"/ws"), os.Rename(d.home+"/elsewhere", d.home+"/ws")); err != nil {
+		t.Fatal(err)
+	}
+	_, msg, code := d.carboy("land", "--yes")
+	if m := d.newest(); code != 0 || m.CopyError != "" || m.Copied == nil || !strings.Contains(msg, "are kept: carboy diff") {
+		t.Fatalf("land: %d %s; copied %v, error %q", code, msg, m.Copied, m.CopyError)
+	}
+	ofOneMoment(t, d.home+"/ws")
+}
+
 // The copies are for the case that something dies: of a run that ended nothing is left.
 func TestCheckpointOfWhatEnded(t *testing.T) {
 	d := newDen(t, nil)

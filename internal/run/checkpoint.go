@@ -35,6 +35,10 @@ const (
 	leastBetween = 2 * time.Second
 	mostBetween  = 30 * time.Second
 	standsStill  = 50
+
+	// lockIn bounds the wait for the lock of a lost run's bottle. Processes inside may hold
+	// it for a moment after their carboy has died.
+	lockIn = 5 * time.Second
 )
 
 // about is what else the copies need to become a run's changes and a kept bottle.
@@ -48,7 +52,8 @@ type about struct {
 // startCheckpoints copies the bottle's files until stop is called. stop blocks until the
 // bottle goes on after the copy under way.
 func (s *Session) startCheckpoints(ctx context.Context) (stop func()) {
-	if s.o.Throwaway || s.copiedTarget() == "" && (s.o.Grant == nil || s.o.Grant.Lock == nil) {
+	// A tree that carboy itself has made can be made again.
+	if s.o.Throwaway || s.o.At != "" || s.copiedTarget() == "" && (s.o.Grant == nil || s.o.Grant.Lock == nil) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -181,12 +186,10 @@ func asOf(at time.Time) string {
 }
 
 // restore takes the changes of a lost run from the last copy of its bottle's files, keeps
-// the bottle if it has a name, and returns the run's new record. After an error nothing of
-// the copy is lost.
+// the bottle if it has a name, and returns the run's new record. What can't be taken stays
+// where it is, and the record says why.
 func (c *Runner) restore(ctx context.Context, m store.Meta) (store.Meta, error) {
-	runDir := c.Store.RunDir(m.ID)
-	place := filepath.Join(runDir, checkpointDir)
-	dir := checkpoint.Open(place, 0) // nothing is added
+	dir := checkpoint.Open(filepath.Join(c.Store.RunDir(m.ID), checkpointDir), 0) // nothing is added
 	at, err := dir.Latest()
 	var data []byte
 	if err == nil {
@@ -195,33 +198,42 @@ func (c *Runner) restore(ctx context.Context, m store.Meta) (store.Meta, error) 
 	if errors.Is(err, checkpoint.ErrNone) {
 		return m, nil
 	}
-	var a about
+	var changes store.Changes
 	if err == nil {
-		err = store.Decode(place, aboutKind, data, &a)
+		changes, err = c.restoreFrom(ctx, m, dir, at, data)
 	}
-	if err != nil {
-		return m, err
+	if ctx.Err() != nil {
+		return m, ctx.Err() // the next command tries again
 	}
-	changes := m.Changes
+	now, uerr := c.Store.Update(ctx, m.ID, func(m *store.Meta) error {
+		if m.Changes, m.Copied, m.CopyError = changes, &at, ""; err != nil {
+			m.Changes, m.Copied, m.CopyError = "", nil, err.Error()
+		}
+		return nil
+	})
+	if uerr != nil || err != nil {
+		return now, uerr
+	}
+	return now, fault.RemoveTree(filepath.Join(c.Store.RunDir(m.ID), checkpointDir))
+}
+
+// restoreFrom restores a run from the copy of the time at. data is what describes it.
+func (c *Runner) restoreFrom(ctx context.Context, m store.Meta, dir *checkpoint.Dir, at time.Time, data []byte) (changes store.Changes, err error) {
+	var a about
+	if err := store.Decode("the description of the copies", aboutKind, data, &a); err != nil {
+		return "", err
+	}
+	changes = store.NoChanges
 	if a.Target != "" {
-		if changes, err = c.restoreChanges(ctx, runDir, &a, dir, at); err != nil {
-			return m, err
+		if changes, err = c.restoreChanges(ctx, c.Store.RunDir(m.ID), &a, dir, at); err != nil {
+			return "", err
 		}
 	}
 	if a.Kept != nil {
 		a.Kept.At = at.UTC()
-		if err := c.restoreBottle(ctx, m, a.Kept, dir); err != nil {
-			return m, err
-		}
+		err = c.restoreBottle(ctx, m, a.Kept, dir)
 	}
-	m, err = c.Store.Update(ctx, m.ID, func(m *store.Meta) error {
-		m.Changes, m.Copied = changes, &at
-		return nil
-	})
-	if err != nil {
-		return m, err
-	}
-	return m, fault.RemoveTree(place)
+	return changes, err
 }
 
 // restoreChanges takes the changes to the workspace, unless they were taken before carboy
@@ -249,9 +261,11 @@ func (c *Runner) restoreChanges(ctx context.Context, runDir string, a *about, di
 
 // restoreBottle keeps the bottle of a lost run, unless a later run's is kept.
 func (c *Runner) restoreBottle(ctx context.Context, m store.Meta, k *store.Kept, dir *checkpoint.Dir) error {
-	lock, err := c.Store.AwaitBottle(ctx, m.Name)
-	if errors.Is(err, store.ErrNoBottle) {
-		return nil
+	within, cancel := context.WithTimeout(ctx, lockIn)
+	defer cancel()
+	lock, err := c.Store.AwaitBottle(within, m.Name)
+	if errors.Is(err, store.ErrNoBottle) || errors.Is(err, store.ErrBottleBusy) {
+		return nil // it was destroyed, or is being
 	}
 	if err != nil {
 		return err

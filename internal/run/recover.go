@@ -33,9 +33,13 @@ func (c *Runner) Recover(ctx context.Context) error {
 		} else if dir, err := store.RuntimeDir(c.Env); err == nil {
 			os.Remove(filepath.Join(dir, SocketName(m.ID))) // made, and not recorded yet
 		}
+		again := m.Cleaned
 		if m, err = c.restore(ctx, m); err != nil {
-			// It stays where it is, and the run with it.
-			c.Log.Warn("the files of a lost run can't be taken from their copy", "run", m.ID, "error", err)
+			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
+			continue
+		}
+		if again && m.CopyError != "" {
+			continue // it was said before
 		}
 		if err := c.review.CleanLost(ctx, m); err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))

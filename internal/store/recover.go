@@ -12,7 +12,8 @@ import (
 
 // Recovered is the result of Recover.
 type Recovered struct {
-	// Lost lists the runs whose supervisor is dead, oldest first, until Cleaned is called for them. The caller must remove
+	// Lost lists the runs whose supervisor is dead, oldest first, until Cleaned is called for them, and those with a
+	// CopyError. The caller must remove
 	// what they may have left outside the state directory: processes, mounts, sockets, cgroups.
 	Lost []Meta
 	// Corrupt lists records that cannot be read. They are unchanged.
@@ -47,7 +48,7 @@ func (s *Store) Recover(ctx context.Context) (Recovered, error) {
 					errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
 				}
 			}
-			if m.State == Lost && !m.Cleaned {
+			if m.State == Lost && (!m.Cleaned || m.CopyError != "") {
 				r.Lost = append(r.Lost, m)
 			}
 		}
@@ -106,7 +107,7 @@ func (s *Store) markLost(m Meta) (Meta, error) {
 }
 
 // HoldLost takes the lock of a lost run, so that one process at a time works on what it left. It blocks while another one
-// holds it. It returns the record as it is then; release is nil if the run was cleaned up or removed meanwhile.
+// holds it. It returns the record as it is then; release is nil if another process was done with it, or removed it.
 func (s *Store) HoldLost(ctx context.Context, id ID) (m Meta, release func(), err error) {
 	for {
 		lock, free, err := s.tryRunLock(id)
@@ -116,7 +117,7 @@ func (s *Store) HoldLost(ctx context.Context, id ID) (m Meta, release func(), er
 		case err != nil:
 			return m, nil, err
 		case free:
-			if m, err = s.Get(id); err != nil || m.State != Lost || m.Cleaned {
+			if m, err = s.Get(id); err != nil || m.State != Lost || m.Cleaned && m.CopyError == "" {
 				unix.Close(lock)
 				if errors.Is(err, ErrNotFound) {
 					err = nil
