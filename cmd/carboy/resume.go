@@ -210,7 +210,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		}
 	}
 	o := carboy.ResumeOptions{
-		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Policy: f.policy, AskFor: askFor, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, KeepWork: !f.orchestrated, Policy: f.policy, AskFor: askFor, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
 		Terminal: !f.headless && isTerminal(a.stdin) && isTerminal(a.stdout),
 	}
 	if f.json {

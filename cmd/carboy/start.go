@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,8 +35,8 @@ it this directory, in the mode that the bottle says. Without --cwd it has no wor
 and what it writes is lost at the end.
 
 The exit code is the agent's own; 130 if it was interrupted, 125 if carboy refused or
-failed. If the agent failed, or with --keep, the bottle is kept until carboy destroy:
-carboy resume continues it. carboy freeze stops a running bottle and keeps its processes
+failed. A bottle with changes, a conversation or an agent that failed is kept, and with
+--keep any: carboy resume continues it. carboy freeze stops a running bottle and keeps its processes
 too.`
 
 const startExample = `  carboy start reviewer --cwd
@@ -97,7 +98,7 @@ func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, er
 	}
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Env: f.environ.values, Keep: f.keep, Policy: f.policy, AskFor: askFor, Stdout: a.stdout, Stderr: a.stderr,
+		Env: f.environ.values, Keep: f.keep, KeepWork: !f.orchestrated, Policy: f.policy, AskFor: askFor, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	// An agent that is not headless uses the terminal.
 	o.Terminal = !f.headless
@@ -262,16 +263,27 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 		a.say(plainText, "bottle %s ended with code %d: carboy orchestrate resume --slug %s --prompt TEXT, carboy destroy %s", s.Slug, a.code, s.Slug, s.Slug)
 	case f.quiet || !s.Kept:
 	case s.Frozen:
-		a.say(greenText, "bottle %s is frozen: carboy resume %s", s.Slug, s.Slug)
+		a.say(greenText, "bottle %s is frozen%s: carboy resume %s", s.Slug, until(s.Until), s.Slug)
 	case !s.Resumable:
 		a.say(plainText, "the records of bottle %s are kept, and none of its files: carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug)
 	default:
-		a.say(plainText, "bottle %s is kept: carboy resume %s, carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug, s.Slug)
+		a.say(plainText, "bottle %s is kept%s: carboy resume %s, carboy logs %s, carboy destroy %s", s.Slug, until(s.Until), s.Slug, s.Slug, s.Slug)
+	}
+	for _, slug := range s.Forgotten {
+		a.say(plainText, "bottle %s was kept for long enough, or is too large beside newer ones: it can't be resumed any more; its changes stay", slug)
 	}
 	if a.code != 0 {
 		return errReported
 	}
 	return nil
+}
+
+// until says until when a bottle is kept.
+func until(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return " until " + at.Local().Format(time.DateOnly)
 }
 
 // printPreflight prints what would be started, for a person who may refuse.

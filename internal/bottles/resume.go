@@ -33,6 +33,7 @@ type ResumeOptions struct {
 	// FilesOnly restores the files, even if the processes could be restored too.
 	FilesOnly bool
 	Keep      bool   // as in StartOptions
+	KeepWork  bool   // as in StartOptions
 	Policy    string // as in StartOptions
 	AskFor    time.Duration
 	Forge     tools.Forge // as in StartOptions, and not kept with the bottle
@@ -166,7 +167,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 			return nil, err
 		}
 	}
-	p.Grant.Lock, p.Grant.Keep, p.Grant.Resume, p.Run.ImageDigest = lock, o.Keep, r, p.ImageDigest
+	p.Grant.Lock, p.Grant.Keep, p.Grant.KeepWork, p.Grant.Resume, p.Run.ImageDigest = lock, o.Keep, o.KeepWork, r, p.ImageDigest
 	return c.RunBottle(ctx, b, p)
 }
 

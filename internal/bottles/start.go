@@ -70,8 +70,9 @@ type StartOptions struct {
 	Alive func()
 	// OnBottle is told the new bottle's name before its agent starts. It may be nil.
 	OnBottle func(slug string)
-	// Keep keeps the bottle even if its agent succeeds, so that it can be resumed.
-	Keep bool
+	// Keep keeps the bottle even if its agent succeeds, so that it can be resumed. KeepWork
+	// does so if it has changes that nobody has landed, or a conversation.
+	Keep, KeepWork bool
 
 	// As in plan.Options. An agent that is not headless needs Terminal.
 	Stdin          *os.File
@@ -134,6 +135,10 @@ type Started struct {
 	// Resumable means that Resume can go on with it. Of one that was kept for its records
 	// alone it can't.
 	Resumable bool
+	// Until is when a bottle that Resume can go on with is forgotten. Zero: never.
+	Until time.Time
+	// Forgotten lists older bottles that can't be resumed any more: see Keeper.Expire.
+	Forgotten []string
 }
 
 // AgentError means that the agent exited with a code other than 0.
@@ -225,6 +230,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	}
 	p.Grant.Sum = sumOf(append(slices.Clone(e.Files), l.Read...))
 	p.Grant.Routes, p.Grant.Files, p.Mounts, p.Notes = l.Routes, l.Files, l.Mounts, append(p.Notes, l.Notes...)
+	p.Grant.Talks = len(l.Sessions) > 0
 	for _, f := range l.Files {
 		p.Files = append(p.Files, "~/"+f.Path)
 	}
@@ -390,7 +396,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 	if o.OnBottle != nil {
 		o.OnBottle(b.Slug)
 	}
-	p.Grant.Lock, p.Grant.Keep, p.Run.ImageDigest = lock, o.Keep, p.ImageDigest
+	p.Grant.Lock, p.Grant.Keep, p.Grant.KeepWork, p.Run.ImageDigest = lock, o.Keep, o.KeepWork, p.ImageDigest
 	s, err := c.RunBottle(ctx, b, p)
 	if s == nil {
 		if repos.HasKeys(c.Host, b.Slug) {
@@ -436,7 +442,11 @@ func (c *Keeper) RunBottle(ctx context.Context, b store.Bottle, p *Preflight) (*
 	}
 	s.Kept = true
 	if k, _, kerr := c.Store.Kept(b.Slug); kerr == nil && k != nil {
-		s.Resumable = true
+		s.Resumable, s.Until = true, c.until(k)
+		var xerr error
+		if s.Forgotten, xerr = c.Expire(context.WithoutCancel(ctx), b.Slug); xerr != nil {
+			c.Log.Warn("old bottles can't be forgotten", "error", xerr)
+		}
 	}
 	if rec.Exit.Code != 0 && !s.Frozen && repos.OnlyKeysLeft(err) {
 		err = errors.Join(&AgentError{Agent: b.Agent, Slug: b.Slug, Exit: rec.Exit}, err)

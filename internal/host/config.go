@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -38,6 +40,11 @@ type Config struct {
 		// MaxMiB bounds the trace of one run, in MiB; 0 means the default.
 		MaxMiB int64 `yaml:"max_mib"`
 	} `yaml:"trace"`
+	// Keep bounds what is kept of bottles that ended. 0 means the default.
+	Keep struct {
+		Days int64 `yaml:"days"` // for how long
+		GiB  int64 `yaml:"gib"`  // of all together
+	} `yaml:"keep"`
 	// Isolation is the weakest class that a bottle may have.
 	Isolation class `yaml:"isolation"`
 
@@ -108,16 +115,42 @@ func LoadConfig(dir string) (Config, error) {
 		}
 	}
 	c.file = name
-	if m := c.Trace.MaxMiB; m != 0 && (m < 1 || m > maxTraceMiB) {
-		return Config{}, &ConfigError{name, fmt.Errorf("trace.max_mib: %d is not between 1 and %d", m, maxTraceMiB)}
+	for _, f := range []struct {
+		field    string
+		has, max int64
+	}{
+		{"trace.max_mib", c.Trace.MaxMiB, maxTraceMiB}, {"keep.days", c.Keep.Days, maxKeepDays}, {"keep.gib", c.Keep.GiB, maxKeepGiB},
+	} {
+		if f.has < 0 || f.has > f.max {
+			return Config{}, &ConfigError{name, fmt.Errorf("%s: %d is not between 1 and %d", f.field, f.has, f.max)}
+		}
 	}
 	return c, nil
 }
 
-const maxTraceMiB = 1 << 20 // a TiB
+// Bounds of the configuration's numbers.
+const (
+	maxTraceMiB = 1 << 20 // a TiB
+	maxKeepDays = 36500
+	maxKeepGiB  = 1 << 20
+)
 
 // TraceMax returns the bound of one run's trace, in bytes; 0 means the default.
 func (c Config) TraceMax() int64 { return c.Trace.MaxMiB << 20 }
+
+// Defaults of Config.Keep.
+const (
+	keepDays = 14
+	keepGiB  = 20
+)
+
+// KeepFor returns for how long a bottle that ended can be resumed.
+func (c Config) KeepFor() time.Duration {
+	return time.Duration(cmp.Or(c.Keep.Days, keepDays)) * 24 * time.Hour
+}
+
+// KeepMax returns how many bytes such bottles may take together. The newest may take more.
+func (c Config) KeepMax() int64 { return cmp.Or(c.Keep.GiB, keepGiB) << 30 }
 
 // Policy says which paths of a workspace land only when a person names them.
 func (c Config) Policy() change.Policy {

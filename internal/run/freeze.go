@@ -30,12 +30,13 @@ import (
 const keepIn = 30 * time.Minute
 
 // keep writes the files that resume the paused bottle: if it was frozen, if its agent
-// failed, or if the user asked for it. A failure is an error only if the bottle was
+// failed, if there is work to go on with, or if the user asked for it. A failure is an error only if the bottle was
 // frozen or the user asked; else it is a note in the receipt.
 func (s *Session) keep(run context.Context) error {
 	g := s.o.Grant
 	frozen := s.Rec.Exit.Reason == receipt.Frozen
-	if g == nil || g.Lock == nil || !frozen && s.Rec.Exit.Code == 0 && !g.Keep {
+	work := g != nil && g.KeepWork && (g.Talks || s.Rec.Changes != nil && s.Rec.Changes.Total+s.Rec.Changes.References > 0)
+	if g == nil || g.Lock == nil || !frozen && s.Rec.Exit.Code == 0 && !g.Keep && !work {
 		return nil
 	}
 	err := s.keepBottle(run, frozen)

@@ -233,6 +233,15 @@ func (l *BottleLock) Keep(k *Kept) error {
 	return l.sweepKept(string(k.Run))
 }
 
+// Forget removes the kept files: the bottle can't be resumed then.
+func (l *BottleLock) Forget() error {
+	err := l.s.sys.Unlinkat(l.dir, keptFile, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		err = l.s.sys.Fsync(l.dir)
+	}
+	return errors.Join(err, l.sweepKept(""))
+}
+
 // sweepKept removes the kept files of all runs but one.
 func (l *BottleLock) sweepKept(but string) error {
 	top := filepath.Join(l.s.dir, bottlesDir, l.slug, keptDir)

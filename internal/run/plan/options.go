@@ -141,6 +141,8 @@ type Grant struct {
 	Lock     *store.BottleLock
 	Identity *Identity
 	Keep     bool // also when the agent ends well
+	KeepWork bool // then too if there are changes to land, or a conversation
+	Talks    bool // the program keeps conversations in the home inside
 	Kept     bool // it was
 	Resume   *Resumption
 }
