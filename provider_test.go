@@ -696,3 +696,24 @@ func TestNodeOfAHome(t *testing.T) {
 		}
 	}
 }
+
+// What a model says is reported and not blocked, on its vendor's host alone and where the
+// route does not say otherwise.
+func TestModelsSpeak(t *testing.T) {
+	const routes = `egress: {routes: [{host: api.anthropic.com}, {host: api.openai.com}, {host: generativelanguage.googleapis.com}, {host: docs.anthropic.com}, {host: 'api.anthropic.com:8443'}, {host: api.groq.com, dlp: {inbound_on_match: block}}]}`
+	for template, want := range map[string]string{
+		"claude": "api.anthropic.com", "codex": "api.openai.com", "gemini": "generativelanguage.googleapis.com",
+		"opencode": "api.anthropic.com api.openai.com generativelanguage.googleapis.com", "pi": "api.anthropic.com api.openai.com generativelanguage.googleapis.com",
+	} {
+		p := provided(t, nil, "agent_provider: {template: "+template+"}\n"+routes, "").mustPreflight(bottles.StartOptions{})
+		var got []string
+		for _, r := range p.Run.Grant.Routes {
+			if r.Options().Scan.OnInjection == policy.ReportIncoming {
+				got = append(got, r.Host())
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: reported on %q, want %q", template, got, want)
+		}
+	}
+}

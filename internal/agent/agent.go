@@ -128,7 +128,46 @@ func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
 	}
 	err := launchers[e.Provider.Template.V](c, e, o, l)
 	l.Command = append(l.Command, o.Args...)
+	if err == nil {
+		err = l.letModelsSpeak(e.Provider.Template.V)
+	}
 	return l, err
+}
+
+// letModelsSpeak has instructions in a model's own answers reported, and not blocked: a
+// model that quotes an attack would end its own conversation. It changes routes to the
+// vendors of the template's program, unless they say what happens to an answer.
+func (l *Launch) letModelsSpeak(template string) error {
+	for i, r := range l.Routes {
+		o := r.Options()
+		if o.Scan.NoInjection || o.Scan.OnInjection != policy.ByDefault || o.Opaque || !slices.ContainsFunc(modelHosts(template), func(h string) bool { return reaches(r, h) }) {
+			continue
+		}
+		o.Scan.OnInjection = policy.ReportIncoming
+		var err error
+		if l.Routes[i], err = r.WithOptions(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// modelHosts returns the hosts of the vendors whose models a template's program uses.
+func modelHosts(template string) (hosts []string) {
+	switch template {
+	case "claude":
+		return []string{claudeHost}
+	case "codex":
+		return []string{OpenaiHost, ChatgptHost}
+	case "gemini":
+		return []string{geminiHost}
+	case "command":
+		return nil
+	}
+	for _, v := range Vendors {
+		hosts = append(hosts, v.Host)
+	}
+	return hosts
 }
 
 // program returns the beginning of the command: the image's program, or the host's, which

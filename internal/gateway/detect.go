@@ -268,7 +268,11 @@ func (w *inspector) scanner(inbound bool, place string, codings []string) (*scan
 	if err != nil {
 		return nil, refusedf(reasonScan, "what is looked for can't be prepared: %w", err)
 	}
-	o := scan.Options{Place: place, Spare: w.d.spare, Codings: codings, OnFinding: func(f scan.Finding) { w.found(f, scan.Block, true) }}
+	o := scan.Options{Place: place, Spare: w.d.spare, Codings: codings}
+	if w.scan.OnInjection == policy.ReportIncoming {
+		o.Action = scan.Report
+	}
+	o.OnFinding = func(f scan.Finding) { w.found(f, o.Action, true) }
 	if place == "body" {
 		o.Decoded = w.x.c.flow.g.readTokens().look
 	}
@@ -278,7 +282,7 @@ func (w *inspector) scanner(inbound bool, place string, codings []string) (*scan
 func (w *inspector) found(f scan.Finding, a scan.Action, inbound bool) {
 	did := FoundBlocked
 	switch {
-	case f.Warning:
+	case f.Warning || inbound && a == scan.Report:
 		did = FoundReported
 	case a == scan.Redact && !f.Sealed:
 		did = FoundRedacted

@@ -372,7 +372,7 @@ func TestInjections(t *testing.T) {
 	bad := "Dear reader. " + takesOver + " and " + disclose + ". Thank you.\n"
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("http2 %v", h2), func(t *testing.T) {
-			o := newTLSWorld(t, "routes:\n  - host: api.example.com\n    matches: [{paths: [{value: /off}]}]\n    dlp: {inbound_detectors: false}\n  - {host: api.example.com}\n",
+			o := newTLSWorld(t, "routes:\n  - host: api.example.com\n    matches: [{paths: [{value: /off}]}]\n    dlp: {inbound_detectors: false}\n  - host: api.example.com\n    matches: [{paths: [{value: /model}]}]\n    dlp: {inbound_on_match: report}\n  - {host: api.example.com}\n",
 				http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					q := r.URL.Query()
 					if t := q.Get("type"); t != "" {
@@ -412,6 +412,9 @@ func TestInjections(t *testing.T) {
 				{"said to be binary, gzip", "/", url.Values{"text": {bad}, "type": {"image/png"}, "coding": {"gzip"}}, reasonInjection},
 				{"binary", "/", url.Values{"text": {"\x00\x01\x02" + bad}, "type": {"application/zip"}}, ""},
 				{"switched off", "/off", url.Values{"text": {bad}}, ""},
+				{"of a model", "/model", url.Values{"text": {bad}}, ""},
+				{"of a model, gzip", "/model", url.Values{"text": {bad}, "type": {"text/plain"}, "coding": {"gzip"}}, ""},
+				{"of a model, unknown coding", "/model", url.Values{"text": {"hello"}, "type": {"text/plain"}, "coding": {"x-odd"}}, reasonScan},
 			} {
 				res, err := c.Get("https://api.example.com" + x.path + "?" + x.q.Encode())
 				if err != nil {
@@ -437,11 +440,21 @@ func TestInjections(t *testing.T) {
 				t.Errorf("a large one came whole: %d bytes, %v", len(b), err)
 			}
 			var warned bool
+			ofModel := 0
 			for _, f := range o.gw.Summary().Found {
 				warned = warned || f.Inbound && f.Action == FoundReported
+				if strings.Contains(f.Rule, "routes[1]") || strings.Contains(f.Rule, ":5") {
+					ofModel++
+					if f.Action != FoundReported {
+						t.Errorf("of a model: %+v", f)
+					}
+				}
 			}
 			if !warned {
 				t.Error("a single phrase is not recorded")
+			}
+			if ofModel == 0 {
+				t.Errorf("what a model said is not recorded: %+v", o.gw.Summary().Found)
 			}
 		})
 	}

@@ -505,7 +505,7 @@ routes:
         methods: [GET, POST]
         headers: [{name: accept, value: x}, {name: x-y, type: regex, value: "z+"}]
     dlp: {outbound_detectors: [known_secrets, entropy], inbound_detectors: false, outbound_on_match: redact}
-  - {host: c.example, dlp: {outbound_detectors: false}}
+  - {host: c.example, dlp: {outbound_detectors: false, inbound_on_match: report}}
   - host: d.example
     auth_scheme: oauth2
     oauth: {token_url: "https://t.example/", client_id: i, client_secret_env: S_SECRET, refresh_token_file: /f, scopes: [a, b], client_auth: body}

@@ -133,6 +133,19 @@ const (
 
 func (a Action) String() string { return [...]string{"supervise", "block", "redact"}[a] }
 
+// Incoming is the reaction to injected instructions in incoming data.
+type Incoming uint8
+
+// Reactions to injected instructions. ByDefault means BlockIncoming, except where a model
+// answers: see package agent.
+const (
+	ByDefault Incoming = iota
+	BlockIncoming
+	ReportIncoming
+)
+
+func (i Incoming) String() string { return [...]string{"", "block", "report"}[i] }
+
 // Scan selects what is scanned for. The zero value is the default.
 type Scan struct {
 	NoTokens    bool // don't look for token patterns in outgoing data
@@ -140,6 +153,7 @@ type Scan struct {
 	Entropy     bool // look for random strings in outgoing data
 	NoInjection bool // don't look for injected instructions in incoming data
 	OnMatch     Action
+	OnInjection Incoming
 }
 
 // Caps limits the use of a route; a zero field means no limit.

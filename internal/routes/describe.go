@@ -58,6 +58,7 @@ type (
 		Outbound any    `json:"outbound_detectors,omitempty"`
 		Inbound  any    `json:"inbound_detectors,omitempty"`
 		OnMatch  string `json:"outbound_on_match,omitempty"`
+		OnInject string `json:"inbound_on_match,omitempty"`
 	}
 	LimitsDescription struct {
 		BytesOut          int64 `json:"bytes_out,omitempty"`
@@ -118,7 +119,7 @@ func describeScan(s policy.Scan) *DLPDescription {
 	if s == (policy.Scan{}) {
 		return nil
 	}
-	d := &DLPDescription{}
+	d := &DLPDescription{OnInject: s.OnInjection.String()}
 	if s.OnMatch != policy.Ask {
 		d.OnMatch = s.OnMatch.String()
 	}

@@ -406,7 +406,11 @@ func readUpstream(v document.Value) policy.Upstream {
 }
 
 func (d Dialect) readScan(v document.Value) policy.Scan {
-	m := v.Mapping("outbound_detectors", "inbound_detectors", "outbound_on_match")
+	keys := []string{"outbound_detectors", "inbound_detectors", "outbound_on_match"}
+	if d != BotBottle {
+		keys = append(keys, "inbound_on_match")
+	}
+	m := v.Mapping(keys...)
 	var s policy.Scan
 	if out := m.Get("outbound_detectors"); out.Present() {
 		on := d.detectors(out, "token_patterns", "known_secrets", "entropy")
@@ -423,6 +427,14 @@ func (d Dialect) readScan(v document.Value) policy.Scan {
 		s.OnMatch = policy.Block
 	case "redact":
 		s.OnMatch = policy.Redact
+	}
+	if on := m.Get("inbound_on_match"); on.Present() {
+		if s.OnInjection = policy.BlockIncoming; on.OneOf("block", "report") == "report" {
+			s.OnInjection = policy.ReportIncoming
+		}
+		if s.NoInjection {
+			on.Bad("nothing is looked for", "")
+		}
 	}
 	return s
 }
