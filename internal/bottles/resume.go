@@ -34,6 +34,7 @@ type ResumeOptions struct {
 	FilesOnly bool
 	Keep      bool   // as in StartOptions
 	KeepWork  bool   // as in StartOptions
+	Repeats   bool   // as in StartOptions
 	Policy    string // as in StartOptions
 	AskFor    time.Duration
 	Forge     tools.Forge // as in StartOptions, and not kept with the bottle
@@ -149,7 +150,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Manifests: string(b.Manifests), Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
+		Manifests: string(b.Manifests), Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Repeats: o.Repeats, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {

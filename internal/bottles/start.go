@@ -73,6 +73,9 @@ type StartOptions struct {
 	// Keep keeps the bottle even if its agent succeeds, so that it can be resumed. KeepWork
 	// does so if it has changes that nobody has landed, or a conversation.
 	Keep, KeepWork bool
+	// Repeats says that, if carboy dies, the caller has the agent do all of this again, from
+	// what was before: the bottle's files are not copied while it runs.
+	Repeats bool
 
 	// As in plan.Options. An agent that is not headless needs Terminal.
 	Stdin          *os.File
@@ -245,7 +248,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	p.Command = shownCommand(l.Command, o.Prompt, e.Agent.Prompt.V)
 	p.Run = plan.Options{
 		Command: l.Command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.Mounts, Limits: p.Limits, Image: p.Image,
-		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Grant: p.Grant,
+		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, Grant: p.Grant, Repeats: o.Repeats,
 		Supervise: e.Supervise.V, Policy: o.Policy, AskFor: askFor, Forge: o.Forge, Alive: o.Alive, Backend: p.Backend,
 	}
 	return p, nil

@@ -53,7 +53,7 @@ type about struct {
 // bottle goes on after the copy under way.
 func (s *Session) startCheckpoints(ctx context.Context) (stop func()) {
 	// A tree that carboy itself has made can be made again.
-	if s.o.Throwaway || s.o.At != "" || s.copiedTarget() == "" && (s.o.Grant == nil || s.o.Grant.Lock == nil) {
+	if s.o.Throwaway || s.o.Repeats || s.o.At != "" || s.copiedTarget() == "" && (s.o.Grant == nil || s.o.Grant.Lock == nil) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -687,12 +687,12 @@ func (w *Work) run(ctx context.Context, a Attempt) error {
 			w.O.OnBottle(slug)
 		}
 		s, err = w.C.bottles.Resume(ctx, bottles.ResumeOptions{
-			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Forge: calls, Alive: w.O.Alive, Policy: w.O.Policy, AskFor: w.O.AskFor, Env: w.O.Env, Ask: w.O.Ask, Confirm: w.confirm,
+			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Repeats: true, Forge: calls, Alive: w.O.Alive, Policy: w.O.Policy, AskFor: w.O.AskFor, Env: w.O.Env, Ask: w.O.Ask, Confirm: w.confirm,
 			Stdout: w.O.Stdout, Stderr: w.O.Stderr, Interrupt: signals, OnEvent: w.O.OnEvent,
 		})
 	} else {
 		s, err = w.C.bottles.Start(ctx, bottles.StartOptions{
-			Agent: w.Task.Agent, Bottles: w.Task.Bottles, Cwd: true, Dir: w.Task.Dir, Headless: true, Prompt: prompt, Keep: true, Label: w.label(),
+			Agent: w.Task.Agent, Bottles: w.Task.Bottles, Cwd: true, Dir: w.Task.Dir, Headless: true, Prompt: prompt, Keep: true, Repeats: true, Label: w.label(),
 			Forge: calls, Alive: w.O.Alive, OnBottle: w.O.OnBottle, Policy: w.O.Policy, AskFor: w.O.AskFor,
 			Env: w.O.Env, Ask: w.O.Ask, Confirm: w.confirm, Stdout: w.O.Stdout, Stderr: w.O.Stderr, Interrupt: signals, OnEvent: w.O.OnEvent,
 		})

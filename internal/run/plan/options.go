@@ -112,6 +112,9 @@ type Options struct {
 	Backend string
 	// Throwaway drops the changes without collecting them.
 	Throwaway bool
+	// Repeats says that the caller runs the command again if carboy dies: the bottle's files
+	// are not copied while it runs.
+	Repeats bool
 	// Told gets every event of the gateway, answers with their digests. It is called
 	// on the packet path, from many goroutines at once. It may be nil.
 	Told gateway.Observer
