@@ -38,8 +38,8 @@ var mutants = []mutant{
 	{"landings-are-not-taken-back", "S5", "after a crash nobody rolls back a landing that was cut short", "internal/change.TestKill", []change{
 		{"internal/change", drop, "err := x.rollback()", ""}}},
 
-	{"copies-are-not-used", "S5", "the work of a bottle whose carboy was killed is lost", "cmd/carboy.TestS5CheckpointKilled", []change{
-		{"internal/run", swap, "errors.Is(err, checkpoint.ErrNone)", "true"}}},
+	{"half-a-copy-counts", "S5", "a copy of a running bottle's files that failed takes the place of the one before", "internal/checkpoint.TestFailedCopy", []change{
+		{"internal/checkpoint", off, "err != nil || !fresh", ""}}},
 
 	{"protected-paths-land", "S6", "git hooks, git configuration and agents' settings land unasked", "internal/hostile.TestS6ProtectedPaths", []change{
 		{"internal/change", off, "len(reasons) > 0 && !opts.IncludeProtected", ""}}},
