@@ -299,8 +299,10 @@ func (a *app) openFor(ctx context.Context, ahead *carboy.RunOptions) (*carboy.Cl
 	}
 	for _, m := range c.Lost() {
 		switch {
-		case m.CopyError != "":
+		case m.CopyWaits:
 			a.say(plainText, "run %s died with its carboy, and its files can't be taken from their last copy: %s; later commands try again", m.ID, errorText(m.CopyError))
+		case m.CopyError != "":
+			a.say(plainText, "run %s died with its carboy, and its files can't be taken from their last copy, which stays with the run: %s", m.ID, errorText(m.CopyError))
 		case m.Copied == nil:
 			a.say(plainText, "run %s died with its carboy; nothing of it is running, and it is recorded as lost", m.ID)
 		case m.Name != "":

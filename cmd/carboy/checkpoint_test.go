@@ -205,10 +205,13 @@ func TestS5CheckpointPowerLoss(t *testing.T) {
 		fail()
 		_ = w.cmd.Process.Kill()
 		_ = w.cmd.Wait()
-		for _, args := range [][]string{{"umount", "--lazy", state}, {"mount", "-o", "loop", state + ".img", state}} {
-			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v: %s", args, err, out)
-			}
+		// While an inner process of the killed carboy has a file of it open, the same file
+		// system would be mounted again, which is shut down.
+		if !testenv.Poll(patience, func() bool { return exec.Command("umount", state).Run() == nil }) {
+			t.Fatalf("%s is in use", state)
+		}
+		if out, err := exec.Command("mount", "-o", "loop", state+".img", state).CombinedOutput(); err != nil {
+			t.Fatalf("mount: %v: %s", err, out)
 		}
 		_, msg, code := d.carboy("land", "--yes")
 		m := d.newest()

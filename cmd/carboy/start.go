@@ -36,8 +36,8 @@ and what it writes is lost at the end.
 
 The exit code is the agent's own; 130 if it was interrupted, 125 if carboy refused or
 failed. A bottle with changes, a conversation or an agent that failed is kept, and with
---keep any: carboy resume continues it. carboy freeze stops a running bottle and keeps its processes
-too.`
+--keep any: carboy resume continues it. carboy freeze stops a running bottle and keeps
+its processes too.`
 
 const startExample = `  carboy start reviewer --cwd
   carboy start reviewer --cwd --headless --prompt 'fix the tests'

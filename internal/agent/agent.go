@@ -46,8 +46,9 @@ type Launch struct {
 	Read []manifest.File
 
 	mcp       []MCPServer
-	toolsWait int    // the timeout of a tool call, in seconds: longer than people are waited for
-	workspace string // its path in the bottle; empty: none
+	toolsWait int      // the timeout of a tool call, in seconds: longer than people are waited for
+	workspace string   // its path in the bottle; empty: none
+	models    []string // hosts of the models that the program uses
 	skills    []manifest.SkillFile
 }
 
@@ -129,18 +130,18 @@ func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
 	err := launchers[e.Provider.Template.V](c, e, o, l)
 	l.Command = append(l.Command, o.Args...)
 	if err == nil {
-		err = l.letModelsSpeak(e.Provider.Template.V)
+		err = l.letModelsSpeak()
 	}
 	return l, err
 }
 
 // letModelsSpeak has instructions in a model's own answers reported, and not blocked: a
-// model that quotes an attack would end its own conversation. It changes routes to the
-// vendors of the template's program, unless they say what happens to an answer.
-func (l *Launch) letModelsSpeak(template string) error {
+// model that quotes an attack would end its own conversation. It changes routes to l.models,
+// unless they say what happens to an answer.
+func (l *Launch) letModelsSpeak() error {
 	for i, r := range l.Routes {
 		o := r.Options()
-		if o.Scan.NoInjection || o.Scan.OnInjection != policy.ByDefault || o.Opaque || !slices.ContainsFunc(modelHosts(template), func(h string) bool { return reaches(r, h) }) {
+		if o.Scan.NoInjection || o.Scan.OnInjection != policy.ByDefault || o.Opaque || !slices.ContainsFunc(l.models, func(h string) bool { return reaches(r, h) }) {
 			continue
 		}
 		o.Scan.OnInjection = policy.ReportIncoming
@@ -152,18 +153,8 @@ func (l *Launch) letModelsSpeak(template string) error {
 	return nil
 }
 
-// modelHosts returns the hosts of the vendors whose models a template's program uses.
-func modelHosts(template string) (hosts []string) {
-	switch template {
-	case "claude":
-		return []string{claudeHost}
-	case "codex":
-		return []string{OpenaiHost, ChatgptHost}
-	case "gemini":
-		return []string{geminiHost}
-	case "command":
-		return nil
-	}
+// vendorHosts returns the hosts of all Vendors, for programs that use any of them.
+func vendorHosts() (hosts []string) {
 	for _, v := range Vendors {
 		hosts = append(hosts, v.Host)
 	}

@@ -29,6 +29,7 @@ func init() {
 // launchClaude starts Claude Code. It switches the program's own questions off: the
 // bottle is the sandbox, and a person reviews the changes.
 func launchClaude(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
+	l.models = []string{claudeHost}
 	program, err := l.program(c, e, o, "claude", "@anthropic-ai/claude-code")
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ func init() {
 
 // launchCodex starts Codex with an API key, or with the sign-in of the host's Codex.
 func launchCodex(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
+	l.models = []string{OpenaiHost, ChatgptHost}
 	program, err := l.program(c, e, o, "codex", "@openai/codex")
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ func init() {
 
 // launchGemini starts Gemini CLI with an API key.
 func launchGemini(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
+	l.models = []string{geminiHost}
 	program, err := l.program(c, e, o, "gemini", "@google/gemini-cli")
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ func init() {
 
 // launchOpencode starts opencode with the API key of any vendor.
 func launchOpencode(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
+	l.models = vendorHosts()
 	program, err := l.program(c, e, o, "opencode", "opencode-ai")
 	if err != nil {
 		return err

@@ -30,6 +30,7 @@ func init() {
 
 // launchPi starts pi with the key of any vendor, or with the user's own model server.
 func launchPi(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
+	l.models = vendorHosts()
 	program, err := l.program(c, e, o, "pi", "@mariozechner/pi-coding-agent")
 	if err != nil {
 		return err

@@ -3,14 +3,12 @@ package bottles
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/run/repos"
-	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -91,15 +89,7 @@ func (c *Keeper) forget(ctx context.Context, slug string, at time.Time) error {
 	if err := lock.Forget(); err != nil {
 		return err
 	}
-	none, err := secret.NewRedactor(nil)
-	if err != nil {
-		return err
-	}
-	_, err = c.Audit.Append(ctx, audit.Event{
-		Kind: audit.Kept, Actor: audit.ByUser(os.Getuid()), Decision: audit.Noted,
-		Subject: audit.Redact(none, slug), Text: audit.Redact(none, "forgotten: it was kept since "+at.UTC().Format(time.RFC3339)),
-	})
-	return err
+	return c.review.NoteKept(ctx, slug, "", "forgotten: it was kept since "+at.UTC().Format(time.RFC3339))
 }
 
 // until returns when a kept bottle is forgotten.

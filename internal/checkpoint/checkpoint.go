@@ -70,14 +70,14 @@ func (d *Dir) streams() (numbers []int, sizes map[int]int64, at time.Time, err e
 	return numbers, sizes, at, nil
 }
 
-// Latest returns a time before which everything is in the newest copy. The error is ErrNone
-// if there is none.
+// Latest returns when the newest copy was begun, in UTC: what was written before is in it.
+// The error is ErrNone if there is none.
 func (d *Dir) Latest() (time.Time, error) {
 	numbers, _, at, err := d.streams()
 	if err == nil && len(numbers) == 0 {
 		err = ErrNone
 	}
-	return at, err
+	return at.UTC(), err
 }
 
 func (d *Dir) name(n int) string { return filepath.Join(d.path, strconv.Itoa(n)+suffix) }
@@ -213,7 +213,7 @@ func (d *Dir) Write(ctx context.Context, w io.Writer) error {
 	return d.join(ctx, numbers, false, w)
 }
 
-// content is where a file's content lies.
+// content locates a file's content: size bytes of f, from off on.
 type content struct {
 	f         *os.File
 	off, size int64

@@ -26,8 +26,8 @@ const ConfigFile = "config.yaml"
 // maxConfig bounds the configuration file, in bytes.
 const maxConfig = 1 << 20
 
-// Config holds the user's settings for all runs. They can only add protection: the bound
-// of a trace takes none away.
+// Config holds the user's settings for all runs. They can only add protection: the bounds
+// of a trace, and of what is kept, take none away.
 type Config struct {
 	Protect struct {
 		// CI protects the files that a continuous-integration server runs.

@@ -261,14 +261,23 @@ func (c *Reviewer) forLanding(ctx context.Context, id store.ID) (*change.Set, st
 
 // NoteReview appends an event about a run to the audit log.
 func (c *Reviewer) NoteReview(ctx context.Context, kind audit.Kind, d audit.Decision, m store.Meta, text string) error {
+	return c.note(ctx, audit.Event{Kind: kind, Run: string(m.ID), Decision: d}, string(m.Workspace.Path), text)
+}
+
+// NoteKept appends an event about what is kept of a bottle to the audit log. run is the run
+// that was kept, or empty.
+func (c *Reviewer) NoteKept(ctx context.Context, slug string, run store.ID, text string, digests ...audit.Digest) error {
+	return c.note(ctx, audit.Event{Kind: audit.Kept, Run: string(run), Decision: audit.Noted, Digests: digests}, slug, text)
+}
+
+// note appends ev with this subject and text, which hold no secrets.
+func (c *Reviewer) note(ctx context.Context, ev audit.Event, subject, text string) error {
 	none, err := secret.NewRedactor(nil)
 	if err != nil {
 		return err
 	}
-	_, err = c.Audit.Append(ctx, audit.Event{
-		Kind: kind, Run: string(m.ID), Actor: audit.ByUser(os.Getuid()), Decision: d,
-		Subject: audit.Redact(none, string(m.Workspace.Path)), Text: audit.Redact(none, text),
-	})
+	ev.Actor, ev.Subject, ev.Text = audit.ByUser(os.Getuid()), audit.Redact(none, subject), audit.Redact(none, text)
+	_, err = c.Audit.Append(ctx, ev)
 	return err
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -15,10 +14,8 @@ import (
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/checkpoint"
 	"github.com/carboy/carboy/internal/fault"
-	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/safetext"
-	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -41,7 +38,8 @@ const (
 	lockIn = 5 * time.Second
 )
 
-// about is what else the copies need to become a run's changes and a kept bottle.
+// about describes the run whose files the copies hold. With it they become the run's
+// changes, and a kept bottle.
 type about struct {
 	Schema string      `json:"schema"`
 	Target string      `json:"target,omitempty"` // of the workspace inside; empty: no changes to take
@@ -67,6 +65,11 @@ func (s *Session) startCheckpoints(ctx context.Context) (stop func()) {
 	}
 }
 
+// copies returns the directory of the run's copies.
+func (s *Session) copies() *checkpoint.Dir {
+	return checkpoint.Open(s.run.Path(checkpointDir), s.Limits.Disk)
+}
+
 // copiedTarget returns where inside the workspace is whose changes a copy holds, or "".
 func (s *Session) copiedTarget() string {
 	if s.Mode == store.Bind || s.Mode == store.None {
@@ -78,7 +81,7 @@ func (s *Session) copiedTarget() string {
 // checkpoints copies the bottle's files until ctx ends or they do not fit. It returns a
 // note for the receipt if a copy failed.
 func (s *Session) checkpoints(ctx context.Context) (note string) {
-	dir := checkpoint.Open(s.run.Path(checkpointDir), s.Limits.Disk)
+	dir := s.copies()
 	o := bottle.CheckpointOptions{Skip: renewable(s.User.User.Home, s.Target)}
 	for wait, described := leastBetween, false; ; {
 		select {
@@ -163,19 +166,17 @@ func (s *Session) describeCheckpoints(ctx context.Context, dir *checkpoint.Dir) 
 // takeCopied takes the changes from the last copy, when the bottle, for the reason err,
 // could not give them. It returns err if there is none.
 func (s *Session) takeCopied(ctx context.Context, err error) error {
-	dir := checkpoint.Open(s.run.Path(checkpointDir), s.Limits.Disk)
+	dir := s.copies()
 	at, cerr := dir.Latest()
 	if cerr != nil {
 		return err
 	}
 	note := asOf(at)
-	set, cerr := collect(ctx, dir.Write, change.CollectOptions{
-		Prefix: s.Target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.Limits.Disk, Policy: s.conf.Policy(), Notes: []string{note},
-	})
+	set, cerr := s.collect(ctx, dir.Write, note)
 	if cerr != nil {
 		return errors.Join(err, cerr)
 	}
-	s.set, s.Rec.Changes = set, review.Summarize(set)
+	s.set = set
 	s.Rec.Notes = append(s.Rec.Notes, fault.Sentence("The bottle ended before its changes could be taken ("+safetext.String(err.Error(), 300)+"): "+note))
 	return nil
 }
@@ -206,8 +207,13 @@ func (c *Runner) restore(ctx context.Context, m store.Meta) (store.Meta, error) 
 		return m, ctx.Err() // the next command tries again
 	}
 	now, uerr := c.Store.Update(ctx, m.ID, func(m *store.Meta) error {
-		if m.Changes, m.Copied, m.CopyError = changes, &at, ""; err != nil {
+		m.Changes, m.Copied, m.CopyError, m.CopyWaits = changes, &at, "", false
+		if err != nil {
 			m.Changes, m.Copied, m.CopyError = "", nil, err.Error()
+			// A workspace may come back; a copy that can't be read is not read again by each
+			// command.
+			var missing *change.WorkspaceError
+			m.CopyWaits = errors.As(err, &missing) || errors.Is(err, change.ErrWorkspaceReplaced)
 		}
 		return nil
 	})
@@ -230,7 +236,7 @@ func (c *Runner) restoreFrom(ctx context.Context, m store.Meta, dir *checkpoint.
 		}
 	}
 	if a.Kept != nil {
-		a.Kept.At = at.UTC()
+		a.Kept.At = at
 		err = c.restoreBottle(ctx, m, a.Kept, dir)
 	}
 	return changes, err
@@ -285,14 +291,5 @@ func (c *Runner) restoreBottle(ctx context.Context, m store.Meta, k *store.Kept,
 	if err := lock.Keep(k); err != nil {
 		return err
 	}
-	none, err := secret.NewRedactor(nil)
-	if err != nil {
-		return err
-	}
-	_, err = c.Audit.Append(ctx, audit.Event{
-		Kind: audit.Kept, Run: string(m.ID), Actor: audit.ByUser(os.Getuid()), Decision: audit.Noted,
-		Subject: audit.Redact(none, m.Name), Text: audit.Redact(none, "from the last copy of its files, since carboy died: "+k.At.Format(time.RFC3339)),
-		Digests: []audit.Digest{{Of: "kept", Sum: digestOf(k)}},
-	})
-	return err
+	return c.review.NoteKept(ctx, m.Name, m.ID, "from the last copy of its files, since carboy died: "+k.At.Format(time.RFC3339), audit.Digest{Of: "kept", Sum: digestOf(k)})
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/checkpoint"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run/plan"
@@ -30,7 +29,8 @@ import (
 const keepIn = 30 * time.Minute
 
 // keep writes the files that resume the paused bottle: if it was frozen, if its agent
-// failed, if there is work to go on with, or if the user asked for it. A failure is an error only if the bottle was
+// failed, if there is work to go on with, or if the user asked for it. A failure is an
+// error only if the bottle was
 // frozen or the user asked; else it is a note in the receipt.
 func (s *Session) keep(run context.Context) error {
 	g := s.o.Grant
@@ -53,12 +53,14 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 	defer cancel()
 	k := s.newKept()
 	k.Frozen = frozen
-	copied := checkpoint.Open(s.run.Path(checkpointDir), s.Limits.Disk)
+	export := s.bottle.ExportAll
 	if !s.paused {
+		copies := s.copies()
 		var err error
-		if k.At, err = copied.Latest(); err != nil {
+		if k.At, err = copies.Latest(); err != nil {
 			return fmt.Errorf("keep bottle %s: it could not be paused, and %w", g.Slug, err)
 		}
+		export = copies.Write
 	}
 	dir, err := g.Lock.KeptDir(s.run.ID())
 	if err != nil {
@@ -69,11 +71,9 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 		if use, err = s.bottle.Usage(); err == nil {
 			err = roomFor(dir, use.Disk)
 		}
-		if err == nil {
-			k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return s.bottle.ExportAll(ctx, w) })
-		}
-	} else {
-		k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return copied.Write(ctx, w) })
+	}
+	if err == nil {
+		k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return export(ctx, w) })
 	}
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)

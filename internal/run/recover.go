@@ -22,34 +22,38 @@ func (c *Runner) Recover(ctx context.Context) error {
 		c.Log.Warn("host commands of a dead carboy were killed", "count", n)
 	}
 	for _, m := range r.Lost {
-		m, release, err := c.Store.HoldLost(ctx, m.ID)
-		if err != nil || release == nil {
-			errs = append(errs, err)
-			continue
-		}
-		defer release()
-		if m.Socket != "" {
-			os.Remove(string(m.Socket))
-		} else if dir, err := store.RuntimeDir(c.Env); err == nil {
-			os.Remove(filepath.Join(dir, SocketName(m.ID))) // made, and not recorded yet
-		}
-		again := m.Cleaned
-		if m, err = c.restore(ctx, m); err != nil {
+		if err := c.recoverLost(ctx, m.ID); err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
-			continue
 		}
-		if again && m.CopyError != "" {
-			continue // it was said before
-		}
-		if err := c.review.CleanLost(ctx, m); err != nil {
-			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
-			continue
-		}
-		c.lost = append(c.lost, m)
-		errs = append(errs, c.Store.Cleaned(ctx, m.ID))
 	}
 	repos.RecoverKeys(ctx, c.Host)
 	return errors.Join(append(errs, c.review.RecoverLandings(ctx))...)
+}
+
+// recoverLost takes what a lost run has left, and removes the rest.
+func (c *Runner) recoverLost(ctx context.Context, id store.ID) error {
+	m, release, err := c.Store.HoldLost(ctx, id)
+	if err != nil || release == nil {
+		return err
+	}
+	defer release()
+	if m.Socket != "" {
+		os.Remove(string(m.Socket))
+	} else if dir, err := store.RuntimeDir(c.Env); err == nil {
+		os.Remove(filepath.Join(dir, SocketName(m.ID))) // made, and not recorded yet
+	}
+	again := m.Cleaned
+	if m, err = c.restore(ctx, m); err != nil {
+		return err
+	}
+	if again && m.CopyError != "" {
+		return nil // it was said before
+	}
+	if err := c.review.CleanLost(ctx, m); err != nil {
+		return err
+	}
+	c.lost = append(c.lost, m)
+	return c.Store.Cleaned(ctx, m.ID)
 }
 
 // Over reports whether a run is over. It marks a run whose carboy has died as lost, and

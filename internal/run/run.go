@@ -467,7 +467,7 @@ func (s *Session) takeChanges(run context.Context) error {
 	defer slow.Stop()
 	err := perr
 	if err == nil {
-		s.set, err = s.collect(ctx)
+		s.set, err = s.collect(ctx, s.bottle.Export)
 		if err == nil && s.o.Take != nil {
 			s.handUpper(ctx)
 		}
@@ -574,10 +574,12 @@ func (s *Session) draining(run context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel() }
 }
 
-func (s *Session) collect(ctx context.Context) (*change.Set, error) {
+// collect takes the run's changes out of the stream that export writes, and accounts for
+// them.
+func (s *Session) collect(ctx context.Context, export func(context.Context, io.Writer) error, notes ...string) (*change.Set, error) {
 	s.baseline.Wait(ctx)
-	set, err := collect(ctx, s.bottle.Export, change.CollectOptions{
-		Prefix: s.Target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.Limits.Disk, Policy: s.conf.Policy(),
+	set, err := collect(ctx, export, change.CollectOptions{
+		Prefix: s.Target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.Limits.Disk, Policy: s.conf.Policy(), Notes: notes,
 	})
 	if set != nil {
 		s.Rec.Changes = review.Summarize(set)

@@ -85,8 +85,10 @@ type Meta struct {
 	Changes    Changes    `json:"changes,omitempty"`
 	// Copied is the time of the last copy of a lost run's files: they are kept as they were then.
 	Copied *time.Time `json:"copied,omitempty"`
-	// CopyError says why a lost run's files could not be taken from their last copy, until they are.
+	// CopyError says why a lost run's files could not be taken from their last copy. CopyWaits means that Recover lists the
+	// run until they are.
 	CopyError string `json:"copy_error,omitempty"`
+	CopyWaits bool   `json:"copy_waits,omitempty"`
 	// Cleaned is true once everything that a lost run left outside its directory is removed.
 	Cleaned bool `json:"cleaned,omitempty"`
 }

@@ -12,8 +12,8 @@ import (
 
 // Recovered is the result of Recover.
 type Recovered struct {
-	// Lost lists the runs whose supervisor is dead, oldest first, until Cleaned is called for them, and those with a
-	// CopyError. The caller must remove
+	// Lost lists the runs whose supervisor is dead, oldest first, until Cleaned is called for them, and those with
+	// CopyWaits. The caller must remove
 	// what they may have left outside the state directory: processes, mounts, sockets, cgroups.
 	Lost []Meta
 	// Corrupt lists records that cannot be read. They are unchanged.
@@ -48,7 +48,7 @@ func (s *Store) Recover(ctx context.Context) (Recovered, error) {
 					errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
 				}
 			}
-			if m.State == Lost && (!m.Cleaned || m.CopyError != "") {
+			if m.State == Lost && (!m.Cleaned || m.CopyWaits) {
 				r.Lost = append(r.Lost, m)
 			}
 		}
@@ -117,7 +117,7 @@ func (s *Store) HoldLost(ctx context.Context, id ID) (m Meta, release func(), er
 		case err != nil:
 			return m, nil, err
 		case free:
-			if m, err = s.Get(id); err != nil || m.State != Lost || m.Cleaned && m.CopyError == "" {
+			if m, err = s.Get(id); err != nil || m.State != Lost || m.Cleaned && !m.CopyWaits {
 				unix.Close(lock)
 				if errors.Is(err, ErrNotFound) {
 					err = nil

@@ -18,8 +18,8 @@ import (
 	"github.com/carboy/carboy/internal/checkpoint"
 )
 
-// checkpointSteps are what a command does between copies. Each touches what the earlier
-// ones made.
+// checkpointSteps lists the shell commands that run between copies. Later ones change the
+// files of earlier ones.
 var checkpointSteps = []string{
 	`mkdir -p d/e; echo one >d/e/f; echo two >d/g; ln d/g hard; ln -s d/g soft; rm a.txt`,
 	`:`,
@@ -37,13 +37,13 @@ var checkpointSteps = []string{
 func (s *suite) checkpoints(t *testing.T) {
 	b := s.create(t)
 	dir := checkpoint.Open(t.TempDir(), 1<<30)
-	var size int64
+	var size counter
 	take := func(o bottle.CheckpointOptions) (changed bool) {
 		t.Helper()
 		err := dir.Add(b.ctx, func(w io.Writer) (bool, error) {
-			n := &measured{w: w}
-			r, err := b.Checkpoint(b.ctx, o, n)
-			size, changed = n.n, r.Changed
+			size = 0
+			r, err := b.Checkpoint(b.ctx, o, io.MultiWriter(w, &size))
+			changed = r.Changed
 			return r.Changed, err
 		})
 		if err != nil {
@@ -95,16 +95,6 @@ func (s *suite) checkpoints(t *testing.T) {
 	if size > 4*mib {
 		t.Errorf("the last copy has %d bytes, and four changed", size)
 	}
-}
-
-type measured struct {
-	w io.Writer
-	n int64
-}
-
-func (c *measured) Write(p []byte) (int, error) {
-	c.n += int64(len(p))
-	return c.w.Write(p)
 }
 
 // headers returns what a tar says of each file, with a digest of its content.

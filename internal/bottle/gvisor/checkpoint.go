@@ -22,12 +22,12 @@ import (
 // the disk of a machine would hold after a power failure. The sentry remembers what each
 // file was, so the next one has the contents of those only that have changed.
 
-// stamp is by what a changed file is known. The kernel inside sets ctime, to the
-// nanosecond, and no program inside can.
+// stamp differs once a file has changed. The kernel inside sets ctime, to the nanosecond;
+// no program inside can.
 type stamp struct {
 	ctime, size int64
-	// sum is of the content, if programs can write to the file through their memory, which
-	// changes no time. Zero: they can't.
+	// sum is a digest of a file that programs map for writing: such writes change no time.
+	// It is 0 for other files.
 	sum uint64
 }
 
