@@ -180,10 +180,13 @@ func unseen(all []*result) []string {
 	return slices.Compact(never)
 }
 
-// skipped lists the tests that no run passed. Those that say that -short leaves them out are
-// left to a run without it.
+// skipped lists the tests that no run passed. Those that say, in any run, that -short leaves
+// them out are left to a run without it.
 func skipped(all []*result, out io.Writer) int {
-	never := slices.DeleteFunc(unseen(all), func(s string) bool { return strings.Contains(s, "-short") })
+	never := slices.DeleteFunc(unseen(all), func(s string) bool {
+		key, _, _ := strings.Cut(s, ": ")
+		return slices.ContainsFunc(all, func(r *result) bool { return strings.Contains(r.skipped[key], "-short") })
+	})
 	for _, s := range never {
 		fmt.Fprintln(out, "skipped in every run:", s)
 	}

@@ -64,6 +64,7 @@ func TestReport(t *testing.T) {
 		{"-skipped", []string{skips, passes}, 0, "=every test ran at least once\n"},
 		{"-skipped", []string{skips, skips}, 1, "=skipped in every run: m/a TestA: needs root\n"},
 		{"-skipped", []string{strings.ReplaceAll(skips, "needs root", "run without -short")}, 0, "=every test ran at least once\n"},
+		{"-skipped", []string{skips, strings.ReplaceAll(skips, "needs root", "run without -short")}, 0, "=every test ran at least once\n"},
 		{"-skipped", []string{skips, fails}, 1, "m/a TestA: needs root"},
 		{"-skipped", []string{lacks, `{"Action":"pass","Package":"m/b","Test":"TestC"}`}, 1, "m/a TestB/x"},
 		{"-skipped", []string{`{"Action":"skip","Package":"m/a","Test":"TestB/x"}`, `{"Action":"pass","Package":"m/a","Test":"TestB"}`}, 0, "=every test ran at least once\n"},
