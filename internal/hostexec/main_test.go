@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +36,10 @@ var measured = func() bool {
 	os.Args[0] = "measured"
 	return true
 }()
+
+// The helper executes the shell from the first thread: only that one has the signal that
+// ends a sealed program with carboy.
+func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
 	send := testenv.ReportCoverage(m)

@@ -319,6 +319,8 @@ ptrace: function not implemented
 netlink: address family not supported by protocol
 vsock: address family not supported by protocol
 IPv4: address family not supported by protocol
+outlive carboy: operation not permitted
+die with carboy: errno 0
 Unix: errno 0
 pipe: errno 0
 `
@@ -346,6 +348,8 @@ func makeCalls() {
 		{"netlink", unix.SYS_SOCKET, [3]uintptr{unix.AF_NETLINK, unix.SOCK_RAW}},
 		{"vsock", unix.SYS_SOCKET, [3]uintptr{unix.AF_VSOCK, unix.SOCK_STREAM}},
 		{"IPv4", unix.SYS_SOCKET, [3]uintptr{unix.AF_INET, unix.SOCK_STREAM}},
+		{"outlive carboy", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_PDEATHSIG, 0}},
+		{"die with carboy", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}},
 		{"Unix", unix.SYS_SOCKET, [3]uintptr{unix.AF_UNIX, unix.SOCK_STREAM}},
 		{"pipe", unix.SYS_PIPE2, [3]uintptr{uintptr(unsafe.Pointer(new([2]int32)))}},
 	} {
