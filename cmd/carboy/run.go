@@ -273,6 +273,8 @@ func (a *app) runIn(ctx context.Context, c *carboy.Client, f *runFlags, o *carbo
 			return jerr
 		}
 		a.stdout.Write(b)
+	} else if !f.quiet {
+		a.tellLeft(rec)
 	}
 	if err != nil || a.code != 0 {
 		return errReported
@@ -470,6 +472,25 @@ func changesText(r *receipt.Receipt) string {
 		s += " (" + strings.Join(more, ", ") + ")"
 	}
 	return s
+}
+
+// tellLeft says which files outside the workspace are gone with the bottle.
+func (a *app) tellLeft(r *receipt.Receipt) {
+	var places []string
+	for i, e := range r.LeftInside() {
+		if i == 3 {
+			places = append(places, "…")
+			break
+		}
+		files := "1 file"
+		if e.Files != 1 {
+			files = fmt.Sprintf("%d files", e.Files)
+		}
+		places = append(places, files+" in "+safetext.String(string(e.Path), 120))
+	}
+	if len(places) > 0 {
+		a.say(plainText, "gone with the bottle, outside the workspace: %s (--mount keeps a directory, carboy cp copies while it runs)", strings.Join(places, ", "))
+	}
 }
 
 // foundLine counts what scanners found, grouped by what was done about it. stopped means

@@ -255,6 +255,9 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 		a.stdout.Write(b)
 	case !f.quiet:
 		a.summary(s.Receipt)
+		if !s.Resumable {
+			a.tellLeft(s.Receipt)
+		}
 	case s.Receipt.Exit.Reason != receipt.Exited && s.Receipt.Exit.Reason != receipt.Signalled:
 		a.ended(s.Receipt)
 	}
