@@ -334,8 +334,8 @@ func (n *narrator) end() {
 }
 
 func (n *narrator) event(e carboy.Event) {
-	if n.silent || e.Kind == "started" {
-		return
+	if n.silent || e.Kind == "started" || e.Kind == "refused" && receipt.IsTelemetry(e.Name) {
+		return // of telemetry, the summary has one line
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -385,8 +385,16 @@ func eventTarget(e carboy.Event) string {
 // next. The receipt has the rest.
 func (a *app) summary(r *receipt.Receipt) {
 	a.ended(r)
-	if s := refusedLine(r); s != "" {
+	s, reports := refusedLine(r)
+	if s != "" {
 		a.say(plainText, "%s (carboy receipt says why)", s)
+	}
+	if reports > 0 {
+		names := "1 telemetry name"
+		if reports != 1 {
+			names = fmt.Sprintf("%d telemetry names", reports)
+		}
+		a.say(dimText, "%s refused: carboy receipt", names)
 	}
 	if s, stopped := foundLine(r); s != "" {
 		c := plainText
@@ -529,20 +537,25 @@ func foundLine(r *receipt.Receipt) (line string, stopped bool) {
 	return s + "; " + strings.Join(done, ", "), stopped
 }
 
-// refusedLine names the first few requests that were refused, each once.
-func refusedLine(r *receipt.Receipt) string {
+// refusedLine names the first few requests that were refused, each once. reports counts
+// names of telemetry, which it does not name.
+func refusedLine(r *receipt.Receipt) (line string, reports int) {
 	const shown = 5
 	var what []string
 	seen := map[string]bool{}
-	add := func(s string) {
-		if !seen[s] {
-			seen[s] = true
+	add := func(key, s string) {
+		switch {
+		case seen[key]:
+		case receipt.IsTelemetry(key):
+			reports++
+		default:
 			what = append(what, s)
 		}
+		seen[key] = true
 	}
 	for _, n := range r.Network.Names {
 		if n.Verdict == receipt.Refused {
-			add(safetext.String(n.Name, 260))
+			add(n.Name, safetext.String(n.Name, 260))
 		}
 	}
 	asked := map[string]int64{}
@@ -554,22 +567,22 @@ func refusedLine(r *receipt.Receipt) string {
 	for _, c := range r.Network.Connections {
 		to := eventTarget(carboy.Event{Name: c.Name, Port: c.Port})
 		if c.Verdict == receipt.Refused && !seen[c.Name] && asked[to] == 0 {
-			add(to)
+			add(to, to)
 		}
 	}
 	for _, to := range slices.Sorted(maps.Keys(asked)) {
 		if asked[to] == 1 {
-			add("a request to " + to)
+			add("request "+to, "a request to "+to)
 		} else {
-			add(fmt.Sprintf("%d requests to %s", asked[to], to))
+			add("request "+to, fmt.Sprintf("%d requests to %s", asked[to], to))
 		}
 	}
 	if len(what) == 0 {
-		return ""
+		return "", reports
 	}
-	s := "refused: " + strings.Join(what[:min(len(what), shown)], ", ")
+	line = "refused: " + strings.Join(what[:min(len(what), shown)], ", ")
 	if n := len(what) - shown; n > 0 {
-		s += fmt.Sprintf(" and %d more", n)
+		line += fmt.Sprintf(" and %d more", n)
 	}
-	return s
+	return line, reports
 }
