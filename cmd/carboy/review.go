@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 
@@ -50,7 +49,8 @@ func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []st
 	there := err == nil
 	if m, set, err := changes(ctx, c, ""); err == nil && !there {
 		path := fromHere(m, args[:1])
-		there = slices.ContainsFunc(set.Changes, func(ch change.Change) bool { return selected(set, &ch, path) })
+		_, _, err := set.Choose(path, false)
+		there = err == nil
 	}
 	if there {
 		return "", nil, usagef("carboy "+cmd.Name()+" ./"+name+" for the path; carboy list shows the bottle's runs, by which it can be named too", "%s: %s is a bottle, and a path here", cmd.Name(), name)
@@ -98,10 +98,15 @@ func fromHere(m store.Meta, paths []string) []string {
 
 const diffLong = `Show what a run changed, compared with the host's directory as it is now. Names and
 contents come from the bottle, so control characters are escaped: the output is for
-reading, not for patch(1). For each protected path it says why it is protected.`
+reading, not for patch(1). For each protected path it says why it is protected.
+
+Ignored paths are counted in one line: those that .gitignore names, and what is in
+node_modules, __pycache__, .venv and marked caches. --ignored shows them, and so does
+naming them.`
 
 func (a *app) diffCmd() *cobra.Command {
-	var stat, asJSON, git bool
+	var stat, asJSON bool
+	var o change.DiffOptions
 	cmd := &cobra.Command{
 		Use: "diff [RUN|BOTTLE] [PATH...]", Short: "show what a run changed", Long: diffLong, GroupID: "main",
 		Example:           "  carboy diff\n  carboy diff --stat\n  carboy diff 01k9x3m7 src/\n  carboy diff reviewer      # the newest run of a bottle",
@@ -129,15 +134,18 @@ func (a *app) diffCmd() *cobra.Command {
 					}{set, refs})
 				}
 				if stat {
-					return a.printStat(a.shown(), set, refs, fromHere(m, paths), len(set.Changes), git)
+					o.Paths, o.Refs = fromHere(m, paths), refs
+					return a.printStat(a.shown(), set, o, len(set.Changes))
 				}
-				_, err = set.Diff(a.shown(), change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Git: git, Refs: refs})
+				o.Colour, o.Paths, o.Refs = a.color(a.stdout), fromHere(m, paths), refs
+				_, err = set.Diff(a.shown(), o)
 				return err
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&stat, "stat", false, "only the list of paths")
-	cmd.Flags().BoolVar(&git, "git", false, "show git's own files too, which are never copied")
+	cmd.Flags().BoolVar(&o.Git, "git", false, "show git's own files too, which are never copied")
+	cmd.Flags().BoolVar(&o.Ignored, "ignored", false, "show ignored paths too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
 	return cmd
 }
@@ -157,10 +165,14 @@ func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *ch
 
 var kindMarks = map[change.Kind]string{change.Add: "A", change.Modify: "M", change.Delete: "D", change.Mode: "m", change.Retype: "T"}
 
-// printStat lists the selected changes, at most limit of them, and counts all.
-func (a *app) printStat(w io.Writer, set *change.Set, refs []change.RefChange, paths []string, limit int, git bool) error {
-	// This checks the paths in the same way as landing.
-	stat, err := set.Diff(io.Discard, change.DiffOptions{Paths: paths, Stat: true})
+// printStat lists the changes that o selects, at most limit of them, and counts all.
+func (a *app) printStat(w io.Writer, set *change.Set, o change.DiffOptions, limit int) error {
+	o.Stat = true
+	stat, err := set.Diff(io.Discard, o)
+	if err != nil {
+		return err
+	}
+	sel, _, err := set.Choose(o.Paths, o.Ignored)
 	if err != nil {
 		return err
 	}
@@ -169,12 +181,12 @@ func (a *app) printStat(w io.Writer, set *change.Set, refs []change.RefChange, p
 	for _, n := range set.Notes {
 		fmt.Fprintf(out, " # %s\n", safetext.String(n, 500))
 	}
-	for i := range refs {
-		printRef(out, &refs[i])
+	for i := range o.Refs {
+		printRef(out, &o.Refs[i])
 	}
 	for i := range set.Changes {
 		c := &set.Changes[i]
-		if !selected(set, c, paths) || !git && c.Bookkeeping() {
+		if !sel[i] || !o.Git && c.Bookkeeping() {
 			continue
 		}
 		if n++; n <= limit {
@@ -188,8 +200,11 @@ func (a *app) printStat(w io.Writer, set *change.Set, refs []change.RefChange, p
 	if stat.Truncated {
 		fmt.Fprint(out, " and more")
 	}
-	if stat.Bookkeeping > 0 && !git {
+	if stat.Bookkeeping > 0 {
 		fmt.Fprintf(out, "; and %s of git's own", number(stat.Bookkeeping, "path", "paths"))
+	}
+	if stat.Ignored > 0 {
+		fmt.Fprintf(out, "; and %s: --ignored shows them", number(stat.Ignored, "ignored path", "ignored paths"))
 	}
 	fmt.Fprintln(out)
 	return out.Flush()
@@ -237,24 +252,6 @@ func remark(c *change.Change) string {
 	return ""
 }
 
-// selected reports whether paths, which must be valid, include a change.
-func selected(set *change.Set, c *change.Change, paths []string) bool {
-	for _, p := range paths {
-		if filepath.IsAbs(p) {
-			rel, err := filepath.Rel(set.Workspace.Path, filepath.Clean(p))
-			if err != nil {
-				continue
-			}
-			p = rel
-		}
-		p = filepath.Clean(p)
-		if p == "." || p == string(c.Path) || strings.HasPrefix(string(c.Path), p+"/") {
-			return true
-		}
-	}
-	return len(paths) == 0
-}
-
 const landLong = `Take a run's changes into the workspace on the host: all of them, or the paths
 that you name. First it shows what would land, and asks. Everything lands or nothing,
 by one rename per file. It never follows a symbolic link, and refuses if a file on the
@@ -263,6 +260,8 @@ host has changed since the run began. carboy undo takes it back.
 Commits land as commits: the branch that is checked out goes forward. Other
 references stay behind until you say yes to them or name them with
 --include-refs. Nothing else of git is copied: no hook, configuration or stash.
+
+Ignored paths, see carboy diff --help, stay behind unless you say --ignored or name them.
 
 Some files run code on the host, or make programs trust more, just by being there, in
 the work tree or in a commit: settings of agents and editors, and links that lead out
@@ -276,8 +275,8 @@ const landExample = `  carboy land                        everything of the last
   carboy land --include-protected .vscode/settings.json`
 
 type landFlags struct {
-	yes, protected, incomplete, json bool
-	refs                             []string
+	yes, protected, ignored, incomplete, json bool
+	refs                                      []string
 }
 
 func (a *app) landCmd() *cobra.Command {
@@ -298,6 +297,7 @@ func (a *app) landCmd() *cobra.Command {
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "don't ask")
 	cmd.Flags().BoolVar(&f.protected, "include-protected", false, "land protected paths too")
 	cmd.Flags().StringArrayVar(&f.refs, "include-refs", nil, "land this reference of git too, such as refs/heads/topic; repeatable")
+	cmd.Flags().BoolVar(&f.ignored, "ignored", false, "land ignored paths too")
 	cmd.Flags().BoolVar(&f.incomplete, "allow-incomplete", false, "land what was kept of an incomplete set of changes")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print what was done as JSON")
 	return cmd
@@ -325,7 +325,7 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 				return err
 			}
 		}
-		if err := a.printStat(a.shownTo(a.stderr), set, refs, paths, asked, false); err != nil {
+		if err := a.printStat(a.shownTo(a.stderr), set, change.DiffOptions{Paths: paths, Refs: refs, Ignored: f.ignored}, asked); err != nil {
 			return err
 		}
 		if err := a.confirm(ctx, "land this in "+safetext.Path([]byte(m.Workspace.Path))+"?"); err != nil {
@@ -335,7 +335,7 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 			return err
 		}
 	}
-	rep, err := c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, AllowIncomplete: f.incomplete, Refs: f.refs})
+	rep, err := c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, IncludeIgnored: f.ignored, AllowIncomplete: f.incomplete, Refs: f.refs})
 	if err != nil {
 		return err
 	}
@@ -385,6 +385,9 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 	if protected > 0 {
 		a.say(plainText, "hint: look at them with carboy diff; --include-protected PATH takes them")
 	}
+	if rep.Ignored > 0 {
+		a.say(plainText, "left behind: %s; carboy land %s --ignored takes them", number(rep.Ignored, "ignored path", "ignored paths"), m.ID)
+	}
 	if ref != "" {
 		a.say(plainText, "hint: carboy land %s --include-refs %s takes it", m.ID, safetext.Path([]byte(ref)))
 	}
@@ -397,7 +400,7 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 		a.say(greenText, "landed %s; carboy undo %s takes it back", landedWhat(rep), m.ID)
 	case len(rep.Already) > 0:
 		a.say(plainText, "nothing to do: the workspace has it all already")
-	case len(rep.Withheld) > 0:
+	case len(rep.Withheld)+rep.Ignored > 0:
 		a.say(plainText, "nothing landed")
 	}
 	return nil
@@ -436,10 +439,11 @@ type landingJSON struct {
 	Already  []change.Bytes `json:"already"`
 	Refs     []string       `json:"refs,omitempty"`
 	Withheld []withheldJSON `json:"withheld"`
+	Ignored  int            `json:"ignored,omitempty"`
 }
 
 func landJSON(m store.Meta, rep *change.LandReport) landingJSON {
-	out := landingJSON{Schema: "carboy.dev/land/v1", Run: m.ID, Landing: rep.ID, Landed: rawPaths(rep.Landed), Already: rawPaths(rep.Already), Withheld: []withheldJSON{}}
+	out := landingJSON{Schema: "carboy.dev/land/v1", Run: m.ID, Landing: rep.ID, Landed: rawPaths(rep.Landed), Already: rawPaths(rep.Already), Withheld: []withheldJSON{}, Ignored: rep.Ignored}
 	for i := range rep.Refs {
 		out.Refs = append(out.Refs, rep.Refs[i].ID())
 	}

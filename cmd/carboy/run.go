@@ -451,14 +451,13 @@ func changesText(r *receipt.Receipt) string {
 		return "no workspace"
 	case c == nil:
 		return "changes not collected"
-	case c.Total+c.References == 0 && len(c.Incomplete) == 0:
+	case c.Total+c.References+c.Ignored == 0 && len(c.Incomplete) == 0:
 		return "nothing changed"
 	}
-	s := fmt.Sprintf("%d paths", c.Total)
-	if c.Total == 1 {
-		s = "1 path"
-	}
+	s := number(int(c.Total), "path", "paths")
 	switch {
+	case c.Total+c.References == 0 && c.Ignored > 0 && len(c.Incomplete) == 0:
+		return "nothing changed but " + number(int(c.Ignored), "ignored path", "ignored paths")
 	case c.References > 0 && c.Total == 0:
 		s = "git's references changed"
 	case c.References > 0:
@@ -469,6 +468,9 @@ func changesText(r *receipt.Receipt) string {
 	var more []string
 	if c.Protected > 0 {
 		more = append(more, fmt.Sprintf("%d protected", c.Protected))
+	}
+	if c.Ignored > 0 {
+		more = append(more, fmt.Sprintf("and %d ignored", c.Ignored))
 	}
 	if c.BaseMoved > 0 {
 		more = append(more, fmt.Sprintf("%d changed on the host meanwhile", c.BaseMoved))

@@ -80,6 +80,9 @@ type Change struct {
 	BaseMoved string `json:"base_moved,omitempty"`
 	// Protected lists why the path lands only with IncludeProtected.
 	Protected []Reason `json:"protected,omitempty"`
+	// Ignored reports that .gitignore names the path, or that it is in a directory that
+	// programs fill. It is shown and lands only if somebody asks for it.
+	Ignored bool `json:"ignored,omitempty"`
 	// Unlandable says why the path never lands, "" if it can.
 	Unlandable string `json:"unlandable,omitempty"`
 	// Omitted says why the content was not stored, "" if it was.

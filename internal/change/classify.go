@@ -66,6 +66,7 @@ func classify(ctx context.Context, u *upperReader, opts CollectOptions) (*Set, e
 	}
 	c.finish(u)
 	s.reindex()
+	markIgnored(ctx, c.t, s)
 	return s, opts.Policy.apply(c.t, s)
 }
 

@@ -27,6 +27,9 @@ type DiffOptions struct {
 	// Git also shows git's internal files (see Change.Bookkeeping), which are
 	// otherwise only counted.
 	Git bool
+	// Ignored also shows ignored paths (see Change.Ignored), which are otherwise only
+	// counted.
+	Ignored bool
 }
 
 // DiffStat counts what a diff shows. Lines are counted up to where the diff
@@ -35,6 +38,7 @@ type DiffStat struct {
 	Files, Added, Removed int // files; lines
 	Binary, Protected     int // files
 	Bookkeeping           int // git's internal files that were not shown
+	Ignored               int // paths that were not shown
 	Truncated             bool
 }
 
@@ -49,11 +53,11 @@ func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 	if opts.MaxBytes <= 0 {
 		opts.MaxBytes = 16 << 20
 	}
-	sel, err := s.choose(opts.Paths)
+	sel, ignored, err := s.Choose(opts.Paths, opts.Ignored)
 	if err != nil {
 		return DiffStat{}, fmt.Errorf("diff: %w", err)
 	}
-	d := &differ{s: s, opts: opts, w: bufio.NewWriter(w), left: opts.MaxBytes}
+	d := &differ{s: s, opts: opts, w: bufio.NewWriter(w), left: opts.MaxBytes, stat: DiffStat{Ignored: ignored}}
 	if fd, err := reopenRoot(s.Workspace); err == nil {
 		d.host = &tree{fd}
 		defer closeFd(fd)
@@ -75,6 +79,9 @@ func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 		default:
 			d.change(c)
 		}
+	}
+	if n := d.stat.Ignored; n > 0 {
+		d.note(fmt.Sprintf("not shown: %d ignored paths, which programs can make again; --ignored shows them", n))
 	}
 	if n := d.stat.Bookkeeping; n > 0 {
 		d.note(fmt.Sprintf("not shown: %d paths of git's own, which are never copied; --git shows them", n))

@@ -18,6 +18,8 @@ type LandOptions struct {
 	Paths []string
 	// IncludeProtected lands protected paths too.
 	IncludeProtected bool
+	// IncludeIgnored lands ignored paths too; see Change.Ignored.
+	IncludeIgnored bool
 	// AllowIncomplete lands an incomplete set as far as it goes.
 	AllowIncomplete bool
 	// Refs names references of git that land beside the branch that is checked out; see
@@ -39,6 +41,7 @@ type LandReport struct {
 	Withheld []Withheld
 	Refs     []RefChange // references that were moved
 	RefsLeft bool        // some references could land and did not
+	Ignored  int         // changes that stay because nobody asked for them
 }
 
 // Land applies the selected changes to the host's workspace, all or none. A
@@ -77,7 +80,7 @@ func Land(ctx context.Context, s *Set, opts LandOptions) (*LandReport, error) {
 	if err != nil {
 		return nil, landError(err)
 	}
-	rep := &LandReport{Already: p.already, Implied: sel.implied, Withheld: append(sel.withheld, g.withheld...)}
+	rep := &LandReport{Already: p.already, Implied: sel.implied, Withheld: append(sel.withheld, g.withheld...), Ignored: sel.ignored}
 	rep.RefsLeft = g.left
 	if len(p.ops) == 0 && len(g.plans) == 0 {
 		return rep, nil

@@ -7,35 +7,52 @@ import (
 	"strings"
 )
 
-// choose marks the changes that paths select; no paths select all. A path is
+// Choose marks the changes that paths select; no paths select all. A path is
 // literal (no patterns), relative to the workspace or absolute below it, and
 // selects itself and everything below it. A path that selects no change is an
-// error.
-func (s *Set) choose(paths []string) ([]bool, error) {
-	sel := make([]bool, len(s.Changes))
+// error. Ignored changes are selected if ignored is set, or by a path that selects
+// nothing else; left counts the others.
+func (s *Set) Choose(paths []string, ignored bool) (sel []bool, left int, err error) {
+	sel = make([]bool, len(s.Changes))
 	if len(paths) == 0 {
-		for i := range sel {
-			sel[i] = true
-		}
-		return sel, nil
+		paths = []string{"."}
 	}
+	hidden := map[int]bool{}
 	for _, p := range paths {
 		rel, err := s.relative(p)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		found := false
+		var plain, generated []int
 		for i := range s.Changes {
 			c := string(s.Changes[i].Path)
-			if rel == "." || c == rel || strings.HasPrefix(c, rel+"/") {
-				sel[i], found = true, true
+			switch {
+			case rel != "." && c != rel && !strings.HasPrefix(c, rel+"/"):
+			case s.Changes[i].Ignored && !ignored:
+				generated = append(generated, i)
+			default:
+				plain = append(plain, i)
 			}
 		}
-		if !found {
-			return nil, fmt.Errorf("select %s: %w", show(p), ErrNoSuchChange)
+		switch {
+		case len(plain)+len(generated) == 0 && rel != ".":
+			return nil, 0, fmt.Errorf("select %s: %w", show(p), ErrNoSuchChange)
+		case len(plain) == 0 && rel != ".":
+			plain, generated = generated, nil
+		}
+		for _, i := range plain {
+			sel[i] = true
+		}
+		for _, i := range generated {
+			hidden[i] = true
 		}
 	}
-	return sel, nil
+	for i := range hidden {
+		if !sel[i] {
+			left++
+		}
+	}
+	return sel, left, nil
 }
 
 func (s *Set) relative(p string) (string, error) {
@@ -70,10 +87,11 @@ type selection struct {
 	take     []bool // for each change of s
 	withheld []Withheld
 	implied  []string // directories that were not selected but are needed
+	ignored  int      // changes that stay because nobody asked for them
 }
 
 func (s *Set) selectFor(opts LandOptions) (*selection, error) {
-	take, err := s.choose(opts.Paths)
+	take, ignored, err := s.Choose(opts.Paths, opts.IncludeIgnored)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +101,7 @@ func (s *Set) selectFor(opts LandOptions) (*selection, error) {
 			exact[rel] = true
 		}
 	}
-	sel := &selection{s: s, take: take}
+	sel := &selection{s: s, take: take, ignored: ignored}
 	sel.imply()
 	for i := range s.Changes {
 		c := &s.Changes[i]

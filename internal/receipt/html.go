@@ -263,6 +263,8 @@ func changedCard(r *Receipt) card {
 		c.Class, c.Word, c.Lead, c.Link = "warn", "unknown", "The changes were not collected.", ""
 	case x == nil:
 		c.Word, c.Lead, c.Link = "nothing", "There was no workspace.", ""
+	case x.Total == 0 && x.References == 0 && x.Ignored > 0:
+		c.Lead = "Nothing but " + count(x.Ignored, "ignored path", "ignored paths") + ", kept apart."
 	case x.Total == 0 && x.References > 0:
 		c.Lead = "Git's references, kept apart for review: carboy diff shows the commits."
 	case x.Total > 0:

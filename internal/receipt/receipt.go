@@ -210,6 +210,9 @@ type Changes struct {
 	// References of them git keeps what references are: commits may come with those.
 	Git        int64 `json:"git,omitempty"`
 	References int64 `json:"references,omitempty"`
+	// Ignored counts paths that git ignores or programs can make again, which land only on
+	// request. They are not counted above.
+	Ignored int64 `json:"ignored,omitempty"`
 	// List holds the first of them, at most MaxChanges.
 	List []Change `json:"list"`
 	// Incomplete describes what could not be kept; empty when everything was.

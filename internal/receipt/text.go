@@ -222,7 +222,7 @@ func (p *printer) changes(r *Receipt) {
 	switch {
 	case c.Total > 0:
 		p.section("Changes", count(c.Total, "path", "paths")+": "+changeCounts(c))
-	case c.References > 0:
+	case c.References+c.Ignored > 0:
 		p.section("Changes", changeCounts(c))
 	default:
 		p.section("Changes", "none")
@@ -248,6 +248,9 @@ func changeCounts(c *Changes) string {
 	}
 	if c.References > 0 {
 		s = append(s, "git's references (carboy diff shows the commits)")
+	}
+	if c.Ignored > 0 {
+		s = append(s, "and "+count(c.Ignored, "ignored path", "ignored paths"))
 	}
 	return strings.Join(s, ", ")
 }

@@ -22,6 +22,10 @@ func Summarize(set *change.Set) *receipt.Changes {
 			}
 			continue
 		}
+		if ch.Ignored {
+			c.Ignored++
+			continue
+		}
 		c.Total++
 		switch ch.Kind {
 		case change.Add:

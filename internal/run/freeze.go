@@ -35,7 +35,8 @@ const keepIn = 30 * time.Minute
 func (s *Session) keep(run context.Context) error {
 	g := s.o.Grant
 	frozen := s.Rec.Exit.Reason == receipt.Frozen
-	work := g != nil && g.KeepWork && (g.Talks || s.Rec.Changes != nil && s.Rec.Changes.Total+s.Rec.Changes.References > 0)
+	c := s.Rec.Changes
+	work := g != nil && g.KeepWork && (g.Talks || c != nil && c.Total+c.References+c.Ignored > 0)
 	if g == nil || g.Lock == nil || !frozen && s.Rec.Exit.Code == 0 && !g.Keep && !work {
 		return nil
 	}
