@@ -289,6 +289,21 @@ func openFiles(t testing.TB) []string {
 	return out
 }
 
+// within reports whether each line of now is in before, as often: what an earlier test left
+// may close meanwhile.
+func within(now, before string) bool {
+	left := map[string]int{}
+	for line := range strings.Lines(before + "\n") {
+		left[line]++
+	}
+	for line := range strings.Lines(now + "\n") {
+		if left[line]--; left[line] < 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // unchanged fails the test if something is there that was not before. It allows
 // a moment for what ends by itself.
 func (before state) unchanged(t testing.TB) {
@@ -296,7 +311,7 @@ func (before state) unchanged(t testing.TB) {
 	var now state
 	same := func() bool {
 		now = hostState(t)
-		return now.fds == before.fds && now.mounts == before.mounts && now.goroutines <= before.goroutines
+		return within(now.fds, before.fds) && now.mounts == before.mounts && now.goroutines <= before.goroutines
 	}
 	if testenv.Poll(testenv.Patience(10*time.Second), same) {
 		return
@@ -304,7 +319,7 @@ func (before state) unchanged(t testing.TB) {
 	if now.mounts != before.mounts {
 		t.Errorf("mounts changed:\n%s\nbefore:\n%s", now.mounts, before.mounts)
 	}
-	if now.fds != before.fds {
+	if !within(now.fds, before.fds) {
 		t.Errorf("open files are\n%s\nand were\n%s", now.fds, before.fds)
 	}
 	if now.goroutines > before.goroutines {
