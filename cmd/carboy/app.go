@@ -49,7 +49,8 @@ func newApp(stdin *os.File, stdout, stderr io.Writer, env func(string) string) *
 
 const rootLong = `carboy runs a command in a sealed bottle. The bottle has its own kernel in user
 space. All its traffic goes to a gateway, which refuses what you did not allow. Its
-changes to the workspace wait for your review. It needs no root, Docker or set-up.`
+changes to the workspace wait for your review. It needs no root, Docker or set-up.
+Alone in a terminal, carboy offers what waits for you.`
 
 const rootExample = `  carboy run -- make test                    nothing leaves, nothing is changed
   carboy run --allow proxy.golang.org -- go build ./...
@@ -67,7 +68,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          a.unknownCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:          func(cmd *cobra.Command, _ []string) error { return a.alone(cmd) },
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.SetIn(a.stdin)
@@ -82,7 +83,7 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "ship", Title: "Ship:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
 	root.AddCommand(
 		a.runCmd(), a.startCmd(), a.resumeCmd(), a.execCmd(), a.attachCmd(), a.cpCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
-		a.superviseCmd(), a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(), a.provenanceCmd(), a.gateCmd(), a.workCmd(), a.planCmd(), a.applyCmd(), a.rollbackCmd(), a.shipCmd(), a.orchestrateCmd(),
+		a.superviseCmd(), a.receiptCmd(), a.statusCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(), a.provenanceCmd(), a.gateCmd(), a.workCmd(), a.planCmd(), a.applyCmd(), a.rollbackCmd(), a.shipCmd(), a.orchestrateCmd(),
 		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.runtimeCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)

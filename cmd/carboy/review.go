@@ -311,6 +311,9 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 	paths = fromHere(m, paths)
 	if len(set.Changes) == 0 {
 		a.say(plainText, "run %s changed nothing", m.ID)
+		if other := unlanded(ctx, c, m); other != "" {
+			a.say(plainText, "hint: run %s waits: carboy land %s", other, other)
+		}
 		return a.printLanding(f, m, &change.LandReport{})
 	}
 	if f.yes {
@@ -340,6 +343,20 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 		return err
 	}
 	return a.printLanding(f, m, rep)
+}
+
+// unlanded returns the newest run of m's directory whose changes wait, "" if there is none.
+func unlanded(ctx context.Context, c *carboy.Client, m store.Meta) store.ID {
+	l, err := c.List(ctx, store.Query{Limit: maxLookedAt, Workspace: &m.Workspace})
+	if err != nil {
+		return ""
+	}
+	for _, r := range l.Runs {
+		if r.State.Over() && r.Changes != "" && !r.Changes.Settled() {
+			return r.ID
+		}
+	}
+	return ""
 }
 
 // askRefs asks about each reference that lands only if a person says so.
