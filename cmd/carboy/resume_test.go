@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 const talks = `n=0; echo up; while read -r x; do n=$((n+1)); echo "$n: $x"; [ "$x" = end ] && exit 4; done; exit 9`
@@ -54,6 +56,52 @@ func TestAttachFreezeResume(t *testing.T) {
 	}
 	if out, msg, code := d.carboy("attach", "waits"); code != 1 || !strings.Contains(msg, "not live") {
 		t.Errorf("%d %s%s", code, out, msg)
+	}
+}
+
+// fullScreen draws its terminal's size, and again when it changes, and names the keys that
+// it gets, one by one. The size is drawn on the other screen, with the cursor hidden.
+const fullScreen = `exec perl -e '$|=1; sub draw{ print "drawn ".` + "`stty size`" + ` } $SIG{WINCH}=\&draw;
+system "stty raw -echo"; print "\e[?1049h\e[?25l"; draw();
+while(1){ my $n=sysread(STDIN,my $k,1); next if !defined $n && $!{EINTR}; last unless $n; last if $k eq "q"; print "key-".ord($k)."."; }
+print "\e[?25h\e[?1049l"; system "stty sane"; exit 6'`
+
+// A program that has the whole screen is frozen: its terminal is as it was before. On the
+// next one it has its screen and its keys again, and is told to draw.
+func TestFreezeFullScreen(t *testing.T) {
+	testenv.Need(t, "perl", "apt-get install perl")
+	const there, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+	d := newDen(t, shellAgent(fullScreen))
+	s := terminalIn(t, d.home, "start", "waits", "-y")
+	s.await(there)
+	s.await("drawn 40 100")
+	s.typed("\r")
+	s.await("key-13.") // and no new line, as of a terminal that reads lines
+
+	other := terminalIn(t, d.home, "attach", "waits")
+	other.await(there)
+	other.await("drawn 40 100")
+	other.typed("~.")
+	if code := other.end(); code != 0 || !strings.Contains(other.text(), back) {
+		t.Errorf("attach ended with %d: %q", code, other.text())
+	}
+	if strings.Contains(s.text(), back) {
+		t.Errorf("attach closed the screen of the first terminal: %q", s.text())
+	}
+	if _, msg, code := d.carboy("freeze", "waits"); code != 0 {
+		t.Fatalf("freeze: %d %s", code, msg)
+	}
+	if code := s.end(); code != 125 || !strings.Contains(s.text(), back) {
+		t.Errorf("frozen: %d %q", code, s.text())
+	}
+	s = terminalOf(t, d.home, 90, []string{"TERM=xterm", "NO_COLOR=1"}, "resume", "waits")
+	s.await(there)
+	s.await("drawn 40 90")
+	s.typed("\r")
+	s.await("key-13.")
+	s.typed("q")
+	if code := s.end(); code != 6 || !strings.Contains(s.text(), back) {
+		t.Errorf("resumed: %d %q", code, s.text())
 	}
 }
 

@@ -40,6 +40,7 @@ type audience struct {
 	last   []byte // of the output, at most 2*replayed
 	of     map[*onlooker]bool
 	keys   *os.File // where theirs go; nil: nowhere. Set before anybody is admitted
+	screen *screen  // of the command's terminal; nil: it has none. Set with keys
 	closed bool
 }
 
@@ -98,6 +99,9 @@ func (a *audience) admit(conn net.Conn) (*onlooker, error) {
 		a.of = map[*onlooker]bool{}
 	}
 	a.of[o] = true
+	if a.screen != nil {
+		a.give(o, []byte(a.screen.enter()))
+	}
 	if n := min(len(a.last), replayed); n > 0 {
 		a.give(o, a.last[len(a.last)-n:])
 	}
@@ -223,6 +227,11 @@ func (c *Runner) Attach(ctx context.Context, m store.Meta, o AttachOptions) erro
 		}
 	} else if f, ok := o.Stdout.(*os.File); ok {
 		out = tame(f, false)
+	}
+	if resp.Header.Get(attachTerminal) == "true" {
+		seen := &screen{}
+		out = io.MultiWriter(out, seen)
+		defer func() { _, _ = io.WriteString(o.Stdout, seen.leave()) }()
 	}
 	_, err = io.Copy(out, in)
 	if errors.Is(err, net.ErrClosed) {

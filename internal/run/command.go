@@ -47,6 +47,9 @@ func (s *Session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	s.commandMu.Lock()
 	s.commandRuns = p
 	s.commandMu.Unlock()
+	if s.thawed && s.o.Terminal {
+		s.redraw() // its screen is a new one
+	}
 	s.intr.enter(running)
 	s.events.send(plan.Event{Kind: "started", Text: "run " + string(s.run.ID())})
 	s.openExecs()
@@ -62,6 +65,9 @@ func (s *Session) openOwnStreams() (err error) {
 		s.std, err = s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, leave: s.destroy})
 		if err == nil {
 			s.audience.keys = s.std.ptmx
+			if s.std.ptmx != nil {
+				s.audience.screen = &s.std.screen
+			}
 			s.std.audience = &s.audience
 		}
 	}

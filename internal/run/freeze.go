@@ -80,6 +80,7 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)
 	}
 	if frozen {
+		k.Terminal = s.std.terminal()
 		if err = roomFor(dir, use.Disk+use.Memory); err == nil {
 			err = s.keepProcesses(ctx, dir, k)
 		}
@@ -293,6 +294,7 @@ func (s *Session) thaw(ctx context.Context, r *plan.Resumption, id string) (*san
 	if err := s.openOwnStreams(); err != nil {
 		return nil, err
 	}
+	s.std.goOn(r.Kept.Terminal)
 	if err := s.noteResumed(ctx, r, "processes"); err != nil {
 		return nil, err
 	}

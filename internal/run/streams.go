@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // streams joins the command's standard streams to the caller's. The command
@@ -32,8 +33,10 @@ type streams struct {
 	restore  []func(context.Context)
 	kept     []*logFile
 	passages []*passage
-	feed     *os.File  // our end of the command's standard input
-	ptmx     *os.File  // the command's terminal
+	feed     *os.File // our end of the command's standard input
+	ptmx     *os.File // the command's terminal
+	screen   screen   // what it has switched on there
+	was      *store.KeptTerminal
 	audience *audience // who looks on; nil: nobody can
 	ours     []*os.File
 }
@@ -231,6 +234,9 @@ func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
 	}
 	_, err := w.Write(b)
 	log.Write(b)
+	if x.ptmx != nil {
+		x.screen.Write(b)
+	}
 	if x.audience != nil {
 		x.audience.write(b)
 	}
@@ -278,7 +284,10 @@ func (x *streams) attach(s *Session) error {
 	if err != nil {
 		return fmt.Errorf("set the terminal: %w", err)
 	}
-	x.restore = append(x.restore, func(context.Context) { term.Restore(int(x.stdin.Fd()), state) })
+	x.restore = append(x.restore, func(context.Context) {
+		_, _ = io.WriteString(x.stdout, x.screen.leave())
+		term.Restore(int(x.stdin.Fd()), state)
+	})
 	if x.pressed == nil {
 		resize := make(chan os.Signal, 1)
 		signal.Notify(resize, unix.SIGWINCH)
@@ -461,6 +470,7 @@ func (x *streams) close(ctx context.Context) {
 		x.feed.Close()
 	}
 	x.settle(ctx)
+	x.terminal()
 	for _, f := range x.ours {
 		f.Close()
 	}

@@ -168,6 +168,14 @@ type Kept struct {
 	Live   []KeptPart      `json:"live,omitempty"`
 	Thaw   json.RawMessage `json:"thaw,omitempty"` // the backend's description of Live
 	WhyNot string          `json:"why_not_live,omitempty"`
+	// Terminal is the state of the terminal that its program had. nil: it had none.
+	Terminal *KeptTerminal `json:"terminal,omitempty"`
+}
+
+// KeptTerminal describes a program's terminal.
+type KeptTerminal struct {
+	Settings unix.Termios `json:"settings"`
+	Screen   string       `json:"screen"` // what puts a terminal into the same modes
 }
 
 // KeptPart is one file of a Kept.
