@@ -22,7 +22,7 @@ The audit log and the run's receipt record it. The exit code is the command's ow
 with carboy run. A second interrupt kills the command; the bottle continues.`
 
 func (a *app) execCmd() *cobra.Command {
-	var tty, interactive bool
+	var tty, interactive, quiet bool
 	environ := list{name: "NAME[=VALUE]", eg: "CI=1"}
 	cmd := &cobra.Command{
 		Use: "exec [flags] RUN -- COMMAND [ARG...]", Short: "run another command in a running bottle", Long: execLong, GroupID: "main",
@@ -43,7 +43,7 @@ func (a *app) execCmd() *cobra.Command {
 				return usagef("write both: carboy exec RUN -- ps -ef", "exec: no command")
 			}
 			o := carboy.ExecOptions{Command: command, Env: environ.values, Terminal: tty}
-			return a.exec(cmd.Context(), args[0], o, interactive)
+			return a.exec(cmd.Context(), args[0], o, interactive, quiet)
 		},
 	}
 	fl := cmd.Flags()
@@ -51,11 +51,12 @@ func (a *app) execCmd() *cobra.Command {
 	fl.SortFlags = false
 	fl.Var(&environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.BoolVarP(&interactive, "interactive", "i", false, "give the command this standard input, even if it is a terminal")
+	fl.BoolVarP(&quiet, "quiet", "q", false, "don't say how the command ended")
 	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . kills it")
 	return cmd
 }
 
-func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, interactive bool) error {
+func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, interactive, quiet bool) error {
 	if o.Terminal && !isTerminal(a.stdin) {
 		return usagef("leave out -t, or start carboy in a terminal", "exec: --tty needs a terminal as standard input")
 	}
@@ -106,7 +107,7 @@ func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, intera
 		return err
 	}
 	a.code = exit.Code
-	if exit.Error != "" {
+	if exit.Error != "" && !quiet {
 		a.say(plainText, "%s", errorText(exit.Error))
 	}
 	if a.code != 0 {

@@ -136,8 +136,8 @@ A frozen bottle continues where it stopped, with its processes, memory and files
 with the terminal or the streams of this command. It can't if it was frozen by another
 carboy or backend or on another kind of processor, or if its workspace has lost an open
 file: then carboy says so and starts the agent again with the files, and with its old
-conversation if it has one. A kept bottle starts in the same way. --headless --prompt gives
-the agent its next task in that conversation.
+conversation if it has one. A kept bottle starts in the same way. --headless goes on
+without questions; with --prompt, the agent gets that as its next task.
 
 The bottle keeps its name, placeholders and certificate authority. What it may do is
 read from its manifests again; if those have changed, there is a summary and a question
@@ -173,7 +173,7 @@ func (a *app) resumeCmd() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end, without questions")
+	fl.BoolVar(&f.headless, "headless", false, "go on, or carry out --prompt, and end, without questions")
 	fl.StringVar(&f.prompt, "prompt", "", "the agent's next task, a `TEXT`; with --headless")
 	fl.BoolVar(&f.filesOnly, "files", false, "start again with the files, even if the processes were kept")
 	fl.StringVar(&f.from, "from", "", "take the bottle from a `FILE` that carboy freeze --to wrote; with --digest")
@@ -188,12 +188,18 @@ func (a *app) resumeCmd() *cobra.Command {
 	return cmd
 }
 
+// goOn is what a resumed agent is told if nobody says more.
+const goOn = "Go on where you stopped."
+
 func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	switch {
-	case f.headless != (f.prompt != ""):
-		return usagef("carboy resume BOTTLE --headless --prompt 'go on'", "resume: --headless and --prompt need each other")
+	case !f.headless && f.prompt != "":
+		return usagef("add --headless, or leave the prompt out", "resume: --prompt needs --headless")
 	case f.json && !f.headless:
 		return usagef("add --headless --prompt TEXT", "resume: --json needs --headless")
+	}
+	if f.headless && f.prompt == "" {
+		f.prompt = goOn
 	}
 	askFor, err := a.askFor(f.askFor)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -31,8 +32,8 @@ their order, a label, a colour.
 
 With --headless and --prompt the agent carries out the prompt and ends, without
 questions. Otherwise it gets this terminal, after a summary and a question. --cwd gives
-it this directory, in the mode that the bottle says. Without --cwd it has no workspace,
-and what it writes is lost at the end.
+it this directory, in the mode that the bottle says; in a repository, it is asked for.
+Without --cwd the agent has no workspace, and what it writes is lost at the end.
 
 The exit code is the agent's own; 130 if it was interrupted, 125 if carboy refused or
 failed. A bottle with changes, a conversation or an agent that failed is kept, and with
@@ -142,6 +143,13 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 			return err
 		}
 	}
+	if !o.Cwd && !f.headless && !f.yes && !a.dryRun(f) && isTerminal(a.stdin) && isTerminal(a.stderr) {
+		if dir := repositoryAbove(); dir != "" {
+			if o.Cwd, err = a.ask(ctx, "this directory is in the repository "+safetext.String(a.tilde(dir), 200)+". Give it to the agent, as with --cwd?"); err != nil {
+				return err
+			}
+		}
+	}
 	if a.dryRun(f) {
 		o.Ask = func(string, string) (string, error) { return "", nil } // not now
 		p, err := c.Preflight(o)
@@ -161,6 +169,21 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		return a.confirm(ctx, "start it?")
 	})
 	return err
+}
+
+// repositoryAbove returns the work tree of git that holds the current directory, "" if
+// none does.
+func repositoryAbove() string {
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	return ""
 }
 
 // startAgent starts an agent that the user agrees to, and says how it ended. The result is

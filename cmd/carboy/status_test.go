@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,5 +33,28 @@ func TestAlone(t *testing.T) {
 	s.typed("\x1b")
 	if code := s.end(); code != 0 || strings.Contains(s.text(), "+news") {
 		t.Errorf("given up: %d\n%s", code, s.text())
+	}
+}
+
+// In a repository, a start without --cwd asks once whether the agent gets this directory.
+func TestStartAsksForDirectory(t *testing.T) {
+	d := newDen(t, shellAgent(`pwd; ls`))
+	ws := filepath.Join(d.home, "ws")
+	if err := errors.Join(os.MkdirAll(filepath.Join(ws, ".git"), 0o755), os.Mkdir(filepath.Join(ws, "below"), 0o755), os.WriteFile(filepath.Join(ws, "mine"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for answer, want := range map[string]string{"y\n": "mine", "n\n": "workspace  none"} {
+		s := terminalIn(t, d.home, "start", "waits")
+		s.await("is in the repository ~/ws. Give it to the agent, as with --cwd? [y/N]")
+		s.typed(answer)
+		s.await("start it? [y/N]")
+		s.typed("y\n")
+		if code := s.end(); code != 0 || !strings.Contains(s.text(), want) {
+			t.Errorf("%q: %d %s", answer, code, s.text())
+		}
+	}
+	s := terminalIn(t, d.home, "start", "waits", "--yes")
+	if code := s.end(); code != 0 || strings.Contains(s.text(), "repository") {
+		t.Errorf("--yes: %d %s", code, s.text())
 	}
 }
