@@ -95,7 +95,7 @@ func (a *app) waiting(ctx context.Context, c *carboy.Client) ([]waiting, error) 
 		l, err := q.List(ctx, supervise.Query{})
 		for _, e := range l.Entries {
 			p := e.Proposal
-			list = append(list, waiting{"question", []string{"supervise"}, fmt.Sprintf("%s asks: %s", safetext.String(p.Bottle, 60), p.Title())})
+			list = append(list, waiting{"question", []string{"supervise"}, fmt.Sprintf("%s asks: %s", p.From(), p.Title())})
 		}
 		return err
 	})

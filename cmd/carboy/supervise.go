@@ -111,7 +111,7 @@ func (a *app) printProposals(list []supervise.Entry, all bool) error {
 		a.say(plainText, "nothing waits for an answer")
 		return nil
 	}
-	head := []string{"ID", "BOTTLE", "STATE", "KIND", "WHAT"}
+	head := []string{"ID", "WHO", "STATE", "KIND", "WHAT"}
 	rows := make([][]string, len(list))
 	for i, e := range list {
 		p := e.Proposal
@@ -119,7 +119,7 @@ func (a *app) printProposals(list []supervise.Entry, all bool) error {
 		if e.Answer != nil {
 			state = string(e.Answer.Verdict)
 		}
-		rows[i] = []string{p.ID.Short(), safetext.String(p.Bottle, 60), state, string(p.Kind), p.Title().String()}
+		rows[i] = []string{p.ID.Short(), p.From(), state, string(p.Kind), p.Title().String()}
 	}
 	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, 4, func(int, int) tone { return plainText })
 }

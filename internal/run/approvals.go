@@ -231,7 +231,7 @@ func (s *Session) openApprovals() error {
 	if a.queue, err = s.c.OpenQueue(s.Redactor); err != nil {
 		return fmt.Errorf("%w; without it nobody can be asked: mend it, or say supervise: false", err)
 	}
-	a.asker, err = a.queue.Asker(supervise.AskerOptions{Bottle: name, Run: s.run.ID(), Timeout: s.o.AskFor, Policy: rules, Waiting: a.waits})
+	a.asker, err = a.queue.Asker(supervise.AskerOptions{Bottle: name, Run: s.run.ID(), Who: s.who(), Timeout: s.o.AskFor, Policy: rules, Waiting: a.waits})
 	if err == nil {
 		s.Plan.AskKey, s.base = a.decided.Key, s.Plan.Routes
 		s.Plan.Routes, err = a.decided.over(s.base)

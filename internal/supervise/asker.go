@@ -21,6 +21,8 @@ type AskerOptions struct {
 	// Bottle is the bottle's name, or its run's id: small letters, digits and dashes.
 	Bottle string
 	Run    store.ID
+	// Who says in words who asks; see Proposal.Who. It is cut.
+	Who string
 	// Timeout applies to proposals that state none. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Policy answers the proposals that it has a rule for. It may be nil.
@@ -233,7 +235,7 @@ func (a *Asker) proposal(payload Payload, d Draft) (Proposal, error) {
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	return Proposal{
-		ID: newID(), Bottle: a.o.Bottle, Run: a.o.Run, Kind: payload.Kind(), Payload: payload, Digest: digest,
+		ID: newID(), Bottle: a.o.Bottle, Run: a.o.Run, Who: cut(a.q.o.Redactor.String(a.o.Who), maxWho), Kind: payload.Kind(), Payload: payload, Digest: digest,
 		Why: cut(a.q.o.Redactor.String(cut(d.Why, 2*maxWhy)), maxWhy), Tool: safetext.String(a.q.o.Redactor.String(d.Tool), maxTool),
 		Created: now, Expires: now.Add(timeout), asker: a.id, deadline: deadlineIn(timeout),
 	}, nil

@@ -28,6 +28,7 @@ type proposalFile struct {
 	Asker    ID              `json:"asker"`
 	Bottle   string          `json:"bottle"`
 	Run      store.ID        `json:"run,omitempty"`
+	Who      string          `json:"who,omitempty"`
 	Kind     Kind            `json:"kind"`
 	Digest   Digest          `json:"digest"`
 	Payload  json.RawMessage `json:"payload"`
@@ -73,7 +74,7 @@ func strict(data []byte, v any) error {
 func (p Proposal) file() (proposalFile, error) {
 	payload, err := encode(p.Payload)
 	return proposalFile{
-		Schema: proposalSchema, ID: p.ID, Asker: p.asker, Bottle: p.Bottle, Run: p.Run, Kind: p.Kind, Digest: p.Digest,
+		Schema: proposalSchema, ID: p.ID, Asker: p.asker, Bottle: p.Bottle, Run: p.Run, Who: p.Who, Kind: p.Kind, Digest: p.Digest,
 		Payload: payload, Why: p.Why, Tool: p.Tool, Created: p.Created, Expires: p.Expires, Deadline: p.deadline,
 	}, err
 }
@@ -100,7 +101,7 @@ func (f proposalFile) proposal(id ID) (Proposal, error) {
 	case f.Run != "" && !validID(string(f.Run)):
 		return Proposal{}, fmt.Errorf("field \"run\" is %.60q", f.Run)
 	}
-	if err := bounds(field{"why", f.Why, maxWhy}, field{"tool", f.Tool, maxTool}); err != nil {
+	if err := bounds(field{"why", f.Why, maxWhy}, field{"tool", f.Tool, maxTool}, field{"who", f.Who, maxWho}); err != nil {
 		return Proposal{}, err
 	}
 	payload, err := decode(f.Kind, f.Payload)
@@ -115,7 +116,7 @@ func (f proposalFile) proposal(id ID) (Proposal, error) {
 		return Proposal{}, fmt.Errorf("field \"digest\" is not that of the payload")
 	}
 	return Proposal{
-		ID: f.ID, Bottle: f.Bottle, Run: f.Run, Kind: f.Kind, Payload: payload, Digest: digest, Why: f.Why, Tool: f.Tool,
+		ID: f.ID, Bottle: f.Bottle, Run: f.Run, Who: f.Who, Kind: f.Kind, Payload: payload, Digest: digest, Why: f.Why, Tool: f.Tool,
 		Created: f.Created, Expires: f.Expires, asker: f.Asker, deadline: f.Deadline,
 	}, nil
 }

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -112,6 +113,7 @@ type View struct {
 	State   State     `json:"state"`
 	Bottle  string    `json:"bottle"`
 	Run     store.ID  `json:"run,omitempty"`
+	Who     string    `json:"who,omitempty"`
 	Kind    Kind      `json:"kind"`
 	Title   string    `json:"title"`
 	Warning string    `json:"warning,omitempty"`
@@ -131,7 +133,7 @@ type View struct {
 func (e Entry) View() View {
 	p := e.Proposal
 	v := View{
-		Schema: proposalSchema, ID: p.ID, State: e.state(), Bottle: p.Bottle, Run: p.Run, Kind: p.Kind, Title: p.Title().s,
+		Schema: proposalSchema, ID: p.ID, State: e.state(), Bottle: p.Bottle, Run: p.Run, Who: p.Who, Kind: p.Kind, Title: p.Title().s,
 		Warning: safetext.String(p.Payload.Warn(), maxTitle), Digest: p.Digest, Payload: p.Payload, Why: p.Why, Tool: p.Tool,
 		Created: p.Created, Expires: p.Expires, Answer: e.Answer, Effect: e.Effect,
 	}
@@ -140,6 +142,21 @@ func (e Entry) View() View {
 	}
 	return v
 }
+
+// From returns who asks, in words that a person knows.
+func (p Proposal) From() string {
+	name, who := safetext.String(p.Bottle, 64), safetext.String(p.Who, maxWho)
+	switch {
+	case who == "":
+		return name
+	case p.Bottle == strings.ToLower(string(p.Run)):
+		return who
+	}
+	return name + ": " + who
+}
+
+// maxWho bounds Proposal.Who, in bytes.
+const maxWho = 300
 
 // Title returns the proposal's line in a list.
 func (p Proposal) Title() Text {

@@ -169,7 +169,9 @@ type Proposal struct {
 	ID     ID
 	Bottle string   // name, or the run's id where it has none
 	Run    store.ID // the run it comes from; may be empty
-	Kind   Kind
+	// Who says in words who asks, such as "claude in ~/site, branch main". May be empty.
+	Who  string
+	Kind Kind
 	// Payload is the exact content, and Digest identifies it.
 	Payload Payload
 	Digest  Digest

@@ -37,7 +37,7 @@ type row struct {
 func newRow(e supervise.Entry) *row {
 	p := e.Proposal
 	r := &row{entry: e, title: p.Title().String()}
-	r.find = strings.ToLower(string(p.Kind) + " " + safetext.String(p.Bottle, 200) + " " + r.title + " " + string(p.ID))
+	r.find = strings.ToLower(string(p.Kind) + " " + p.From() + " " + r.title + " " + string(p.ID))
 	return r
 }
 

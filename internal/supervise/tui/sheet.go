@@ -40,7 +40,7 @@ func (sh *sheet) laid(s style, width int) []string {
 	l := layout{style: s, width: width}
 	p := sh.entry.Proposal
 	l.text(bold, "", sh.detail.Title.String())
-	l.text(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, safetext.String(p.Bottle, 200)))
+	l.text(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, p.From()))
 	if sh.warning != "" {
 		l.gap()
 		l.text(yellow, s.glyph("▲ ", "! "), sh.warning)

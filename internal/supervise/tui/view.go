@@ -191,7 +191,7 @@ func (m *model) listLines(room int) []string {
 		}
 		out = append(out,
 			m.style.line(width, text{cyan, lead}, warn, text{tone, r.title}),
-			m.style.line(width, text{"", "  "}, text{under, fmt.Sprintf("%s  %s  %s", time, p.Kind, safetext.String(p.Bottle, 100))}))
+			m.style.line(width, text{"", "  "}, text{under, fmt.Sprintf("%s  %s  %s", time, p.Kind, p.From())}))
 	}
 	return out
 }
@@ -271,7 +271,7 @@ func (m *model) askLines() []string {
 	verb := map[supervise.Verdict]string{supervise.Approved: "Approve", supervise.Rejected: "Reject", supervise.Modified: "Approve as modified"}[a.verdict]
 	p := a.of.entry.Proposal
 	out := []string{rule, s.line(m.width, text{bold, verb + ": "}, text{"", a.of.title}),
-		s.line(m.width, text{dim, fmt.Sprintf("  %s, %s, digest %.12s", p.Kind, safetext.String(p.Bottle, 100), a.digest)})}
+		s.line(m.width, text{dim, fmt.Sprintf("  %s, %s, digest %.12s", p.Kind, p.From(), a.digest)})}
 	switch {
 	case a.of.gone != "":
 		return append(out, s.line(m.width, text{red, "gone meanwhile: " + a.of.gone}), s.line(m.width, text{bold, "Esc"}, text{dim, " goes back"}))

@@ -95,9 +95,7 @@ func TestPage(t *testing.T) {
 		if got := rowsOf(p); len(got) != 2 || !strings.Contains(got[0], "api.example.com") {
 			t.Fatalf("the list is %q", got)
 		}
-		p.Key("j", 0)
-		p.Loads(func() { p.Key("Enter", 0) })
-		p.Screenshot("page-one", false)
+		p.Screenshot("page-one", false) // nobody chose it: it is the first
 		text := browsertest.Eval[string](p, `document.querySelector("main").innerText`)
 		for _, want := range []string{"api.example.com", "The tests fetch the list of users.", "fix-login", "proxy.golang.org", "GET https://api.example.com/api/v1/users", first.Digest.String()[:12]} {
 			if !strings.Contains(text, want) {
@@ -142,7 +140,6 @@ func TestPage(t *testing.T) {
 		one := q.Add("b", "please", supervisetest.AnyRoute("evil.example"))
 		s := served(t, q)
 		p := signedIn(t, b, s, wide)
-		p.Loads(func() { p.Key("n", 0) })
 		p.Key("r", 0)
 		press(p, func() { p.Key("Enter", 0) })
 		if r := q.Replies(); len(r) != 1 || r[0].Verdict != supervise.Rejected || r[0].Digest != one.Digest {
@@ -156,7 +153,6 @@ func TestPage(t *testing.T) {
 		one := q.Add("b", "please", supervisetest.Route("api.example.com"))
 		s := served(t, q)
 		p := signedIn(t, b, s, wide)
-		p.Loads(func() { p.Key("n", 0) })
 		p.Key("m", 0)
 		edit := func(from, to string) {
 			browsertest.Eval[any](p, fmt.Sprintf(`(() => { const e = document.querySelector("#text"); e.value = e.value.replace(%q, %q) })()`, from, to))
@@ -191,7 +187,6 @@ func TestPage(t *testing.T) {
 		two := q.Add("b", "", supervisetest.Route("two.example"))
 		s := served(t, q)
 		p := signedIn(t, b, s, wide)
-		p.Loads(func() { p.Key("n", 0) })
 		before := browsertest.Eval[float64](p, `document.querySelector("#rows a[aria-current]").getBoundingClientRect().top`)
 		q.Add("b", "", supervisetest.Route("three.example"))
 		p.Until(`document.querySelectorAll("#rows .row").length === 3 && document.querySelector("#count").textContent === "3 waiting"`)

@@ -25,7 +25,7 @@ type row struct {
 }
 
 func newRow(p supervise.Proposal) *row {
-	r := &row{id: p.ID, digest: p.Digest, title: p.Title().String(), kind: string(p.Kind), bottle: safetext.String(p.Bottle, 100), warn: p.Payload.Warn() != "", until: p.Expires}
+	r := &row{id: p.ID, digest: p.Digest, title: p.Title().String(), kind: string(p.Kind), bottle: p.From(), warn: p.Payload.Warn() != "", until: p.Expires}
 	r.find = strings.ToLower(r.kind + " " + r.bottle + " " + r.title + " " + string(r.id))
 	return r
 }
@@ -249,6 +249,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v vie
 		Base, Version, Query, Wrong string
 		Problems                    []string
 		One                         *shownProposal
+		Opened                      bool // One is the first that waits, and nobody chose it
 		Next                        *rowOut
 		Done                        bool
 		Whole, Issues               string
@@ -257,6 +258,10 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v vie
 		out.Wrong = "The queue can't be read, so this may be old: " + now.failed
 	}
 	status := http.StatusOK
+	if v.id == "" && a.query == "" && out.Wrong == "" && len(out.Rows) > 0 {
+		out.Opened, out.Rows[0].Current = true, true
+		v.id = out.Rows[0].ID
+	}
 	if v.id != "" {
 		e, err := s.find(r.Context(), v.id)
 		switch {
@@ -305,7 +310,7 @@ func showProposal(e supervise.Entry, in *session, v view, whole bool) *shownProp
 	d := shown.Detail(whole)
 	digest := p.Digest.String()
 	o := &shownProposal{
-		ID: string(p.ID), Kind: string(p.Kind), Bottle: safetext.String(p.Bottle, 200), Run: safetext.String(string(p.Run), 60), Title: d.Title.String(),
+		ID: string(p.ID), Kind: string(p.Kind), Bottle: p.From(), Run: safetext.String(string(p.Run), 60), Title: d.Title.String(),
 		Until: p.Expires.UnixMilli(), Left: left(time.Until(p.Expires)), Warning: d.Warning.String(),
 		Digest: digest, ShortDigest: digest[:12], As: v.as, Action: in.path + "p/" + string(p.ID), Token: in.formToken(string(p.ID), digest+v.as),
 		Note: v.note, MaxNote: supervise.MaxNote, Changed: v.changed != nil, Editing: v.editing, Text: v.text,
