@@ -19,11 +19,11 @@ var unnamed = map[string]string{
 	"parts of a result, read through its fields": `
 		audit.Finding bottle.Facts bottle.Isolation bottle.Lack bottle.ProcPosture
 		change.Bytes change.CommitLine change.RefFile change.Fingerprint change.Identity change.Reason change.Type change.Withheld
-		egresslog.Entry forgekey.KeyRecord forgeservice.Operation image.Config store.Candidate store.KeptPart store.Owner store.Process store.Summary
+		egresslog.Entry forgekey.KeyRecord forgeservice.Operation image.Config store.Candidate store.KeptPart store.KeptTerminal store.Owner store.Process store.Summary
 		change.Conflict supervise.By supervise.Detail supervise.Problem supervise.Text supervise.View
 		gate.Accepted gate.Entry gate.Finding gate.Override gate.Phase gate.RemovedTests gate.Side gate.Signer gate.WarmUsed
 		provenance.Check provenance.LeftOut provenance.Review provenance.Sources provenance.Turn
-		receipt.Audit receipt.Changes receipt.Execs receipt.Files receipt.Git receipt.Image receipt.Isolation receipt.Limits receipt.Mount receipt.Network
+		receipt.Area receipt.Audit receipt.Changes receipt.Execs receipt.Files receipt.Git receipt.Image receipt.Isolation receipt.Limits receipt.Mount receipt.Network
 		receipt.Privileges receipt.Processes receipt.Proposals receipt.Published receipt.Sockets receipt.Trace receipt.Workspace
 		routes.DLPDescription routes.GitDescription routes.LimitsDescription routes.MatchDescription routes.OAuthDescription
 		scenario.Codegenie scenario.Coverage scenario.Lists scenario.Result scenario.Scenario scenario.Slices scenario.Target
