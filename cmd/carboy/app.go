@@ -26,13 +26,15 @@ import (
 	"github.com/carboy/carboy/internal/propose"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/safetext"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // app is one invocation of the program.
 type app struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
-	env            func(string) string
+	env            func(string) string // with tokens of sign-ins that the user lets carboy use
+	outer          func(string) string // the variables themselves
 	config         string
 	backend        string // --backend
 	verbose        bool
@@ -44,7 +46,9 @@ type app struct {
 }
 
 func newApp(stdin *os.File, stdout, stderr io.Writer, env func(string) string) *app {
-	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: env}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, outer: env}
+	a.env = propose.WithLogins(env, func() (string, error) { return store.ConfigDir(a.config, env) })
+	return a
 }
 
 const rootLong = `carboy runs a command in a sealed bottle. The bottle has its own kernel in user

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -322,6 +323,7 @@ type narrator struct {
 	bottle bool // what may be reached stands in manifests, not in flags
 
 	mu    sync.Mutex
+	said  map[string]bool // the summary counts what is repeated
 	lines int
 	over  bool
 }
@@ -337,8 +339,12 @@ func (n *narrator) event(e carboy.Event) {
 	if n.silent || e.Kind == "started" || e.Kind == "refused" && receipt.IsTelemetry(e.Name) {
 		return // of telemetry, the summary has one line
 	}
+	text := n.text(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.said[text] {
+		return
+	}
 	n.lines++
 	switch {
 	case n.over, n.lines > maxNarrated:
@@ -347,6 +353,19 @@ func (n *narrator) event(e carboy.Event) {
 		n.app.say(dimText, "more happened; the receipt has all of it")
 		return
 	}
+	if n.said == nil {
+		n.said = map[string]bool{}
+	}
+	n.said[text] = true
+	c := dimText
+	if slices.Contains([]string{"refused", "limit", "found"}, e.Kind) {
+		c = redText
+	}
+	n.app.say(c, "%s", text)
+}
+
+// text says what happened in one line.
+func (n *narrator) text(e carboy.Event) string {
 	text := safetext.String(e.Text, 200)
 	if e.Name != "" {
 		what, why, _ := strings.Cut(text, ": ")
@@ -356,11 +375,7 @@ func (n *narrator) event(e carboy.Event) {
 		}
 		text = fmt.Sprintf("%s: %s: %s", what, to, n.plain(why))
 	}
-	c := dimText
-	if slices.Contains([]string{"refused", "limit", "found"}, e.Kind) {
-		c = redText
-	}
-	n.app.say(c, "%s", text)
+	return text
 }
 
 // plain explains a reason, and names where a route could be written: the flag, or for a
@@ -503,40 +518,47 @@ func (a *app) tellLeft(r *receipt.Receipt) {
 	}
 }
 
-// foundLine counts what scanners found, grouped by what was done about it. stopped means
-// that some of it did not pass as it was.
+// foundLine groups what scanners found by what it was, where, and what was done about it.
+// stopped means that some of it did not pass as it was.
 func foundLine(r *receipt.Receipt) (line string, stopped bool) {
-	n := map[receipt.Action]int64{}
-	secrets, other := map[string]bool{}, map[string]bool{}
-	for _, f := range r.Network.Found {
-		n[f.Action] += f.Count
-		if f.Secret != "" {
-			secrets[safetext.String(f.Secret, 80)] = true
-		} else {
-			other[safetext.String(receipt.Plain(f.What), 80)] = true
-		}
+	const shown = 3
+	rank := []receipt.Action{receipt.Blocked, receipt.Masked, receipt.Passed, receipt.Reported}
+	type group struct {
+		where  string
+		action receipt.Action
 	}
-	if len(n) == 0 {
+	count := map[group]int64{}
+	for _, f := range r.Network.Found {
+		what, way := f.Secret, " to "
+		if what == "" {
+			what = receipt.Plain(f.What)
+		}
+		if f.Inbound {
+			way = " from "
+		}
+		where := safetext.String(what, 80) + way + safetext.String(f.Name, 100) + ", " + safetext.String(f.Place, 40)
+		count[group{where, f.Action}] += f.Count
+		stopped = stopped || f.Action == receipt.Blocked || f.Action == receipt.Masked
+	}
+	if len(count) == 0 {
 		return "", false
 	}
-	stopped = n[receipt.Blocked]+n[receipt.Masked] > 0
-	var done []string
-	for _, a := range []receipt.Action{receipt.Blocked, receipt.Masked, receipt.Passed, receipt.Reported} {
-		if n[a] > 0 {
-			done = append(done, fmt.Sprintf("%d %s", n[a], a))
-		}
+	groups := slices.SortedFunc(maps.Keys(count), func(a, b group) int {
+		return cmp.Or(cmp.Compare(slices.Index(rank, a.action), slices.Index(rank, b.action)), cmp.Compare(count[b], count[a]), cmp.Compare(a.where, b.where))
+	})
+	var parts []string
+	for _, g := range groups[:min(len(groups), shown)] {
+		parts = append(parts, fmt.Sprintf("%s: %d %s", g.where, count[g], g.action))
 	}
-	const shown = 5
-	what := append(slices.Sorted(maps.Keys(secrets)), slices.Sorted(maps.Keys(other))...)
-	s := "seen"
+	line = "seen: "
 	if stopped {
-		s = "found"
+		line = "found: "
 	}
-	s += ": " + strings.Join(what[:min(len(what), shown)], ", ")
-	if k := len(what) - shown; k > 0 {
-		s += fmt.Sprintf(" and %d more", k)
+	line += strings.Join(parts, "; ")
+	if n := len(groups) - shown; n > 0 {
+		line += fmt.Sprintf("; and %d more", n)
 	}
-	return s + "; " + strings.Join(done, ", "), stopped
+	return line, stopped
 }
 
 // refusedLine names the first few requests that were refused, each once. reports counts

@@ -19,6 +19,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -161,7 +162,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 	}
 	_, err = a.startAgent(ctx, c, f, o, func(p *carboy.Preflight) error {
 		if !f.quiet {
-			a.printPreflight(p, a.stderr)
+			a.printSummary(p, a.stderr)
 		}
 		if f.headless || f.yes {
 			return nil
@@ -312,13 +313,79 @@ func until(at time.Time) string {
 	return " until " + at.Local().Format(time.DateOnly)
 }
 
+// printSummary prints what would be started in five lines. It prints all of it with -v, and
+// of an agent that the repository itself describes.
+func (a *app) printSummary(p *carboy.Preflight, w io.Writer) {
+	if a.verbose || p.InRepo {
+		a.printPreflight(p, w)
+		return
+	}
+	for _, s := range p.Warnings {
+		a.say(plainText, "warning: %s", errorText(s))
+	}
+	line := a.preflightLine(w)
+	line("agent", "%s in %s", safetext.String(p.Agent, 60), safetext.String(strings.Join(p.Bottles, ", "), 200))
+	line("program", "%s", programText(p))
+	line("workspace", "%s", a.workspaceText(p))
+	line("reaches", "%s", reachesText(p.Routes))
+	var more []string
+	for _, x := range []struct {
+		n         int
+		one, many string
+	}{
+		{len(p.Env), "variable", "variables"}, {len(p.Mounts), "directory of this machine", "directories of this machine"},
+		{len(p.Repositories), "repository", "repositories"}, {len(p.Files), "file of the agent's own", "files of the agent's own"}, {len(p.Lacks), "limit of its backend", "limits of its backend"},
+	} {
+		if x.n > 0 {
+			more = append(more, number(x.n, x.one, x.many))
+		}
+	}
+	if len(more) > 0 {
+		line("besides", "%s (-v shows all)", strings.Join(more, ", "))
+	}
+	for _, n := range p.Notes {
+		line("note", "%s", safetext.String(n, 300))
+	}
+}
+
+// reachesText names the first routes of a bottle.
+func reachesText(l []routes.Description) string {
+	const shown = 3
+	if len(l) == 0 {
+		return "nothing"
+	}
+	var first []string
+	for _, r := range l[:min(len(l), shown)] {
+		first = append(first, safetext.String(routeText(r), 120))
+	}
+	s := strings.Join(first, ", ")
+	if n := len(l) - shown; n > 0 {
+		s += fmt.Sprintf(" and %d more", n)
+	}
+	return s
+}
+
+func programText(p *carboy.Preflight) string {
+	return safetext.String(p.Template+": "+strings.Join(p.Command, " "), 300)
+}
+
+func (a *app) workspaceText(p *carboy.Preflight) string {
+	if p.Mode == store.None {
+		return "none"
+	}
+	return fmt.Sprintf("%s (%s)", safetext.String(a.tilde(p.Workspace), 300), p.Mode)
+}
+
+func (a *app) preflightLine(w io.Writer) func(what, format string, args ...any) {
+	return func(what, format string, args ...any) {
+		fmt.Fprintf(a.shownTo(w), "%-10s %s\n", what, fmt.Sprintf(format, args...))
+	}
+}
+
 // printPreflight prints what would be started, for a person who may refuse.
 func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	show := func(s string) string { return safetext.String(s, 300) }
-	line := func(what, format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		fmt.Fprintf(a.shownTo(w), "%-10s %s\n", what, text)
-	}
+	line := a.preflightLine(w)
 	for _, s := range p.Warnings {
 		a.say(plainText, "warning: %s", errorText(s))
 	}
@@ -331,7 +398,7 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	if p.Label != "" || p.Color != "" {
 		line("label", "%s", a.paint(w, toneOf(p.Color), show(first(p.Label, p.Agent))))
 	}
-	line("program", "%s: %s", p.Template, show(strings.Join(p.Command, " ")))
+	line("program", "%s", programText(p))
 	if p.Image != "" {
 		more := ""
 		if p.Builds() {
@@ -339,12 +406,7 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 		}
 		line("image", "%s%s", show(p.Image), more)
 	}
-	switch p.Mode {
-	case store.None:
-		line("workspace", "none")
-	default:
-		line("workspace", "%s (%s)", show(a.tilde(p.Workspace)), p.Mode)
-	}
+	line("workspace", "%s", a.workspaceText(p))
 	if p.Backend != carboy.Backends()[0] {
 		line("held by", "%s", show(p.Backend))
 	}

@@ -8,19 +8,22 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/propose"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
 
 const wordLong = `Start %[1]s, as it is installed here, on this directory in a bottle. It needs no
 manifest: carboy proposes what the bottle may reach, shows it, and asks once for each
 directory. That is %[1]s's vendor, with your credential, which stays outside, and the
-public registries of the languages that the directory is written in.
+public registries of the languages that the directory is written in. The credential is
+the vendor's variable, or for claude and codex what they were signed in with outside.
 
 All else on the command line is for %[1]s; what follows -- is, too. Its changes wait for
 your review at the end. carboy resume %[1]s goes on with the conversation.`
@@ -90,6 +93,9 @@ func (a *app) startHere(ctx context.Context, f *startFlags, template string, arg
 	if err != nil {
 		return err
 	}
+	if err := a.login(ctx, f, template, conf); err != nil {
+		return err
+	}
 	p, err := propose.For(template, ws, conf, a.env)
 	if err != nil {
 		return err
@@ -131,6 +137,28 @@ func (a *app) startHere(ctx context.Context, f *startFlags, template string, arg
 	}
 	a.offer(ctx, s.Receipt)
 	return err
+}
+
+// login asks once whether carboy may use the sign-in of the agent's program, where the user
+// has set no key.
+func (a *app) login(ctx context.Context, f *startFlags, template, conf string) error {
+	l, err := propose.FindLogin(template, a.outer)
+	if err != nil || l == nil {
+		return err
+	}
+	if a.dryRun(f) {
+		a.env = l.Over(a.env)
+		return nil
+	}
+	if !l.Agreed(template, conf) && !f.yes {
+		if err := a.confirm(ctx, "use the sign-in in "+safetext.String(a.tilde(l.File), 200)+"? Its token stays outside, and carboy reads it at each start."); err != nil {
+			return err
+		}
+	}
+	if !f.quiet {
+		a.say(dimText, "the sign-in in %s is valid until %s", safetext.String(a.tilde(l.File), 200), l.Expires.Local().Format(time.DateTime))
+	}
+	return l.Agree(template, conf)
 }
 
 // offer lets a person at the terminal look at a run's changes and land them.

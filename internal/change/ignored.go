@@ -91,6 +91,8 @@ func (g *ignorer) dirVerdict(dir string) verdict {
 		v = g.dirVerdict(up)
 	}
 	switch {
+	case g.has(join(dir, ".git")): // a repository has its own rules, and lands with its commits
+		v = verdict{}
 	case v.root != "":
 	case slices.Contains(generatedDirs, path.Base(dir)) || slices.ContainsFunc(generatedMarks, func(m string) bool { return g.has(join(dir, m)) }):
 		v = verdict{root: dir, byName: true}
@@ -113,6 +115,9 @@ func (g *ignorer) matches(rel string, isDir bool) bool {
 			if rules[i].matches(names[from:], isDir) {
 				return !rules[i].negated
 			}
+		}
+		if from > 0 && g.has(join(strings.Join(names[:from], "/"), ".git")) {
+			return false
 		}
 	}
 	return false

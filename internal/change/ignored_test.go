@@ -89,6 +89,17 @@ func TestIgnoredHidesNothing(t *testing.T) {
 	}
 }
 
+// TestIgnoredRepository: a repository in an ignored directory has its own rules: what it
+// commits lands with its files.
+func TestIgnoredRepository(t *testing.T) {
+	w := newWorld(t, map[string]string{".gitignore": "in/\n", "in/repo/.git/HEAD": "ref: refs/heads/main\n"})
+	w.begin()
+	s := w.collect(w.upper().file("in/loose", "x", 0o644).file("in/repo/.gitignore", "*.o\n", 0o644).file("in/repo/a.o", "x", 0o644).file("in/repo/deep/b.o", "x", 0o644).file("in/repo/deep/file", "x", 0o644).bytes())
+	if got := ignoredPaths(s); !slices.Equal(got, []string{"in/loose", "in/repo/a.o", "in/repo/deep/b.o"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestIgnoredBound: patterns of a hostile bottle take bounded work, and what they did not get
 // to is shown.
 func TestIgnoredBound(t *testing.T) {
