@@ -61,6 +61,8 @@ var mutants = []mutant{
 		{"internal/change", swap, `"rebase-merge/update-refs"`, `"rebase-merge/head-name"`}}},
 	{"git-files-are-copied", "S6", "files below a git directory land like any others", "internal/change.TestS6OtherRefs", []change{
 		{"internal/change", off, `folded == ".git"`, ""}}},
+	{"patterns-hide-changes", "S6", "a .gitignore that a bottle writes keeps changes of the project's own files out of sight", "internal/change.TestIgnoredHidesNothing", []change{
+		{"internal/change", off, "!g.ignoredOnHost(ctx, rel, v.root, v.byName)", ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
 		{"internal/transfer", off, "first != o.base", ""}}},
 	{"streams-name-anything", "S6", "the workspace's changes may name paths outside of it", "internal/change.TestHostileStream", []change{
