@@ -280,7 +280,7 @@ func TestStartAsks(t *testing.T) {
 	s.typed("Night shift\r")
 	s.await("A colour")
 	s.typed("bright-bl\x1b[B\r") // below bright-black
-	s.await("bottle     two, one")
+	s.await("first in two, one, as ")
 	s.await("\x1b[94mNight shift\x1b[0m")
 	s.await("start it? [y/N]")
 	s.typed("y\n")

@@ -313,7 +313,7 @@ func until(at time.Time) string {
 	return " until " + at.Local().Format(time.DateOnly)
 }
 
-// printSummary prints what would be started in five lines. It prints all of it with -v, and
+// printSummary prints what would be started in some five lines. It prints all of it with -v, and
 // of an agent that the repository itself describes.
 func (a *app) printSummary(p *carboy.Preflight, w io.Writer) {
 	if a.verbose || p.InRepo {
@@ -324,8 +324,15 @@ func (a *app) printSummary(p *carboy.Preflight, w io.Writer) {
 		a.say(plainText, "warning: %s", errorText(s))
 	}
 	line := a.preflightLine(w)
-	line("agent", "%s in %s", safetext.String(p.Agent, 60), safetext.String(strings.Join(p.Bottles, ", "), 200))
+	agent := fmt.Sprintf("%s in %s", safetext.String(p.Agent, 60), safetext.String(strings.Join(p.Bottles, ", "), 200))
+	if p.Label != "" || p.Color != "" {
+		agent += ", as " + a.paint(w, toneOf(p.Color), safetext.String(first(p.Label, p.Agent), 100))
+	}
+	line("agent", "%s", agent)
 	line("program", "%s", programText(p))
+	if p.Image != "" {
+		line("image", "%s", imageText(p))
+	}
 	line("workspace", "%s", a.workspaceText(p))
 	line("reaches", "%s", reachesText(p.Routes))
 	var more []string
@@ -365,6 +372,14 @@ func reachesText(l []routes.Description) string {
 	return s
 }
 
+func imageText(p *carboy.Preflight) string {
+	s := safetext.String(p.Image, 300)
+	if p.Builds() {
+		s += " (built first, unless it was)"
+	}
+	return s
+}
+
 func programText(p *carboy.Preflight) string {
 	return safetext.String(p.Template+": "+strings.Join(p.Command, " "), 300)
 }
@@ -400,11 +415,7 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	}
 	line("program", "%s", programText(p))
 	if p.Image != "" {
-		more := ""
-		if p.Builds() {
-			more = " (built first, unless it was)"
-		}
-		line("image", "%s%s", show(p.Image), more)
+		line("image", "%s", imageText(p))
 	}
 	line("workspace", "%s", a.workspaceText(p))
 	if p.Backend != carboy.Backends()[0] {
