@@ -187,12 +187,7 @@ func (a *app) printExplained(e *manifest.Effective) {
 }
 
 // tilde shortens paths in the user's home, as shells write them.
-func (a *app) tilde(s string) string {
-	if home := a.env("HOME"); len(home) > 1 && strings.HasPrefix(s, home+"/") {
-		return "~" + s[len(home):]
-	}
-	return s
-}
+func (a *app) tilde(s string) string { return safetext.Tilde(s, a.env("HOME")) }
 
 func explainedText(e manifest.Entry) string {
 	switch x := e.Value.(type) {

@@ -188,7 +188,7 @@ func (a *app) resumeCmd() *cobra.Command {
 	return cmd
 }
 
-// goOn is what a resumed agent is told if nobody says more.
+// goOn is the prompt of a headless resume without --prompt.
 const goOn = "Go on where you stopped."
 
 func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
@@ -196,7 +196,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	case !f.headless && f.prompt != "":
 		return usagef("add --headless, or leave the prompt out", "resume: --prompt needs --headless")
 	case f.json && !f.headless:
-		return usagef("add --headless --prompt TEXT", "resume: --json needs --headless")
+		return usagef("add --headless", "resume: --json needs --headless")
 	}
 	if f.headless && f.prompt == "" {
 		f.prompt = goOn

@@ -167,8 +167,7 @@ var kindMarks = map[change.Kind]string{change.Add: "A", change.Modify: "M", chan
 
 // printStat lists the changes that o selects, at most limit of them, and counts all.
 func (a *app) printStat(w io.Writer, set *change.Set, o change.DiffOptions, limit int) error {
-	o.Stat = true
-	stat, err := set.Diff(io.Discard, o)
+	stat, err := set.Diff(io.Discard, change.DiffOptions{Paths: o.Paths, Git: o.Git, Ignored: o.Ignored, Stat: true})
 	if err != nil {
 		return err
 	}
@@ -352,7 +351,7 @@ func unlanded(ctx context.Context, c *carboy.Client, m store.Meta) store.ID {
 		return ""
 	}
 	for _, r := range l.Runs {
-		if r.State.Over() && r.Changes != "" && !r.Changes.Settled() {
+		if unlandedRun(r) {
 			return r.ID
 		}
 	}

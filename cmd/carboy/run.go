@@ -405,11 +405,7 @@ func (a *app) summary(r *receipt.Receipt) {
 		a.say(plainText, "%s (carboy receipt says why)", s)
 	}
 	if reports > 0 {
-		names := "1 telemetry name"
-		if reports != 1 {
-			names = fmt.Sprintf("%d telemetry names", reports)
-		}
-		a.say(dimText, "%s refused: carboy receipt", names)
+		a.say(dimText, "%s refused: carboy receipt", number(reports, "telemetry name", "telemetry names"))
 	}
 	if s, stopped := foundLine(r); s != "" {
 		c := plainText
@@ -466,7 +462,7 @@ func changesText(r *receipt.Receipt) string {
 		return "no workspace"
 	case c == nil:
 		return "changes not collected"
-	case c.Total+c.References+c.Ignored == 0 && len(c.Incomplete) == 0:
+	case !c.Any() && len(c.Incomplete) == 0:
 		return "nothing changed"
 	}
 	s := number(int(c.Total), "path", "paths")
@@ -507,11 +503,7 @@ func (a *app) tellLeft(r *receipt.Receipt) {
 			places = append(places, "…")
 			break
 		}
-		files := "1 file"
-		if e.Files != 1 {
-			files = fmt.Sprintf("%d files", e.Files)
-		}
-		places = append(places, files+" in "+safetext.String(string(e.Path), 120))
+		places = append(places, number(int(e.Files), "file", "files")+" in "+safetext.String(string(e.Path), 120))
 	}
 	if len(places) > 0 {
 		a.say(plainText, "gone with the bottle, outside the workspace: %s (--mount keeps a directory, carboy cp copies while it runs)", strings.Join(places, ", "))

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/safetext"
@@ -145,7 +145,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		}
 	}
 	if !o.Cwd && !f.headless && !f.yes && !a.dryRun(f) && isTerminal(a.stdin) && isTerminal(a.stderr) {
-		if dir := repositoryAbove(); dir != "" {
+		if dir, err := fault.WorkTree("."); err == nil {
 			if o.Cwd, err = a.ask(ctx, "this directory is in the repository "+safetext.String(a.tilde(dir), 200)+". Give it to the agent, as with --cwd?"); err != nil {
 				return err
 			}
@@ -170,21 +170,6 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		return a.confirm(ctx, "start it?")
 	})
 	return err
-}
-
-// repositoryAbove returns the work tree of git that holds the current directory, "" if
-// none does.
-func repositoryAbove() string {
-	dir, err := os.Getwd()
-	for ; err == nil; dir = filepath.Dir(dir) {
-		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
-			return dir
-		}
-		if dir == filepath.Dir(dir) {
-			break
-		}
-	}
-	return ""
 }
 
 // startAgent starts an agent that the user agrees to, and says how it ended. The result is

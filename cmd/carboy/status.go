@@ -128,12 +128,17 @@ func (a *app) waiting(ctx context.Context, c *carboy.Client) ([]waiting, error) 
 		switch {
 		case !m.State.Over() && m.Name == "":
 			list = append(list, waiting{"running", []string{"attach", string(m.ID)}, commandOf(m) + a.in(m.Mode, m.Workspace)})
-		case m.State.Over() && m.Changes != "" && !m.Changes.Settled() && !seen[m.Workspace.Path]:
+		case unlandedRun(m) && !seen[m.Workspace.Path]:
 			changes = append(changes, waiting{"changes", []string{"diff", string(m.ID)}, commandOf(m) + a.in(m.Mode, m.Workspace)})
 			seen[m.Workspace.Path] = true
 		}
 	}
 	return append(append(list, kept...), changes...), nil
+}
+
+// unlandedRun reports whether the changes of a run that is over wait for a person.
+func unlandedRun(m store.Meta) bool {
+	return m.State.Over() && m.Changes != "" && !m.Changes.Settled()
 }
 
 // in says in which directory something works.

@@ -150,15 +150,19 @@ func (a *app) login(ctx context.Context, f *startFlags, template, conf string) e
 		a.env = l.Over(a.env)
 		return nil
 	}
-	if !l.Agreed(template, conf) && !f.yes {
-		if err := a.confirm(ctx, "use the sign-in in "+safetext.String(a.tilde(l.File), 200)+"? Its token stays outside, and carboy reads it at each start."); err != nil {
+	file := safetext.String(a.tilde(l.File), 200)
+	if !l.Agreed(template, conf) {
+		if !f.yes {
+			if err := a.confirm(ctx, "use the sign-in in "+file+"? Its token stays outside, and carboy reads it at each start."); err != nil {
+				return err
+			}
+		}
+		if err := l.Agree(template, conf); err != nil {
 			return err
 		}
 	}
-	if !f.quiet {
-		a.say(dimText, "the sign-in in %s is valid until %s", safetext.String(a.tilde(l.File), 200), l.Expires.Local().Format(time.DateTime))
-	}
-	return l.Agree(template, conf)
+	a.say(dimText, "the sign-in in %s is valid until %s", file, l.Expires.Local().Format(time.DateTime))
+	return nil
 }
 
 // offer lets a person at the terminal look at a run's changes and land them.

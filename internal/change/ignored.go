@@ -139,8 +139,10 @@ func (g *ignorer) read(rel string) []byte {
 	var err error
 	if i, changed := g.s.index[rel]; changed && g.s.Changes[i].Kind != Mode {
 		r, err = g.s.Content(&g.s.Changes[i])
-	} else {
+	} else if !g.inNew(rel) {
 		r, _, err = g.t.openFile(rel)
+	} else {
+		return nil
 	}
 	if err != nil {
 		return nil
@@ -159,8 +161,18 @@ func (g *ignorer) has(rel string) bool {
 }
 
 func (g *ignorer) onHost(rel string) bool {
+	if g.inNew(rel) {
+		return false
+	}
 	_, err := g.t.lstat(rel)
 	return err == nil
+}
+
+// inNew reports whether the bottle made the path's directory, so that the host has nothing
+// there.
+func (g *ignorer) inNew(rel string) bool {
+	i, changed := g.s.index[path.Dir(rel)]
+	return changed && g.s.Changes[i].Kind == Add
 }
 
 // ignoredOnHost reports whether the host's git ignores the path: no commit and no index has

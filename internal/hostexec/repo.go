@@ -73,15 +73,19 @@ type Repository struct {
 	// Config is the text of its configuration, which anybody may have written.
 	// Parse it with this package's git config command.
 	Config string
+	// Head is the text of the work tree's HEAD, which anybody may have written; "" if it
+	// can't be read.
+	Head string
 }
 
 // FindRepository finds the repository of the work tree whose top is dir.
 func FindRepository(dir string) (*Repository, error) {
-	_, common, err := findRepository(dir)
+	gitDir, common, err := findRepository(dir)
 	if err != nil {
 		return nil, err
 	}
 	r := &Repository{Objects: filepath.Join(common, "objects")}
+	r.Head, _ = readPlain(gitDir, "HEAD")
 	if r.Config, err = readPlain(common, "config"); errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

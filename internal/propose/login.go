@@ -111,17 +111,12 @@ func (l *Login) Over(env func(string) string) func(string) string {
 // for its variable.
 func WithLogins(env func(string) string, conf func() (string, error)) func(string) string {
 	return func(name string) string {
-		v := env(name)
-		if v != "" || name != claudeLogin {
-			return v
+		if name == claudeLogin {
+			dir, err := conf()
+			if l, lerr := FindLogin("claude", env); err == nil && lerr == nil && l != nil && l.Agreed("claude", dir) {
+				return l.token
+			}
 		}
-		dir, err := conf()
-		if err != nil {
-			return ""
-		}
-		if l, err := FindLogin("claude", env); err == nil && l != nil && l.Agreed("claude", dir) {
-			return l.token
-		}
-		return ""
+		return env(name)
 	}
 }

@@ -219,6 +219,9 @@ type Changes struct {
 	Incomplete []string `json:"incomplete,omitempty"`
 }
 
+// Any reports whether there is anything to land or to look at, ignored paths among it.
+func (c *Changes) Any() bool { return c != nil && c.Total+c.References+c.Ignored > 0 }
+
 // Change is one path of the workspace.
 type Change struct {
 	Path store.Raw `json:"path"`

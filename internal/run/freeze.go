@@ -35,8 +35,7 @@ const keepIn = 30 * time.Minute
 func (s *Session) keep(run context.Context) error {
 	g := s.o.Grant
 	frozen := s.Rec.Exit.Reason == receipt.Frozen
-	c := s.Rec.Changes
-	work := g != nil && g.KeepWork && (g.Talks || c != nil && c.Total+c.References+c.Ignored > 0)
+	work := g != nil && g.KeepWork && (g.Talks || s.Rec.Changes.Any())
 	if g == nil || g.Lock == nil || !frozen && s.Rec.Exit.Code == 0 && !g.Keep && !work {
 		return nil
 	}

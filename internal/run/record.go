@@ -129,7 +129,7 @@ func endedBy(why receipt.Reason, text string) receipt.Exit {
 // settle moves the run to its last state.
 func (s *Session) settle(ctx context.Context) (store.Meta, error) {
 	changes := store.NoChanges
-	if c := s.Rec.Changes; c != nil && (c.Total+c.References+c.Ignored > 0 || len(c.Incomplete) > 0) {
+	if c := s.Rec.Changes; c.Any() || c != nil && len(c.Incomplete) > 0 {
 		changes = store.Pending
 	}
 	m, err := s.run.Meta()

@@ -1,12 +1,9 @@
 package run
 
 import (
-	"io"
-	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -25,11 +22,7 @@ func (s *Session) who() string {
 		return what
 	}
 	dir := string(s.Workspace.Path)
-	where := dir
-	if home := s.c.Env("HOME"); home != "" && (dir == home || strings.HasPrefix(dir, home+"/")) {
-		where = "~" + dir[len(home):]
-	}
-	what += " in " + where
+	what += " in " + safetext.Tilde(dir, s.c.Env("HOME"))
 	if branch := branchOf(dir); branch != "" {
 		what += ", branch " + branch
 	}
@@ -38,18 +31,11 @@ func (s *Session) who() string {
 
 // branchOf returns the branch that is checked out in a work tree, "" if none is.
 func branchOf(dir string) string {
-	root, err := os.OpenRoot(dir)
+	r, err := hostexec.FindRepository(dir)
 	if err != nil {
 		return ""
 	}
-	defer root.Close()
-	f, err := root.OpenFile(".git/HEAD", os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, 512))
-	name, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "ref: refs/heads/")
+	name, ok := strings.CutPrefix(strings.TrimSpace(r.Head), "ref: refs/heads/")
 	if !ok {
 		return ""
 	}

@@ -118,3 +118,11 @@ func Fit(s string, room int, end string) string {
 	}
 	return s
 }
+
+// Tilde shortens a path below the directory home, as shells write it. It makes nothing safe.
+func Tilde(path, home string) string {
+	if len(home) > 1 && strings.HasPrefix(path, home+"/") {
+		return "~" + path[len(home):]
+	}
+	return path
+}
