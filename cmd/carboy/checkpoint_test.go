@@ -32,7 +32,7 @@ printf %0100000d $i >new; mv new count
 echo $i >>log
 mkdir -p d/$((i/10)) && echo $i >d/$((i/10))/$i
 mv name$((i-1)) name$i 2>/dev/null || echo x >name$i
-echo $i >~/conversation
+echo $i >~/next; mv ~/next ~/conversation
 echo $i; done`
 
 // steps run in a bottle until they are killed.

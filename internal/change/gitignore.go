@@ -41,6 +41,9 @@ func parseIgnoreLine(s string) (r ignoreRule, ok bool) {
 		return r, false
 	}
 	for part := range strings.SplitSeq(s, "/") {
+		for strings.Contains(part, "***") {
+			part = strings.ReplaceAll(part, "***", "**")
+		}
 		if part != "**" {
 			for strings.Contains(part, "**") {
 				part = strings.ReplaceAll(part, "**", "*")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -74,19 +75,24 @@ func TestGitignoreAsGit(t *testing.T) {
 	for _, text := range []string{
 		"", "a", "/a", "a/", "foo/\n!foo/a", "*.o\n!bar.o", "/*\n!/foo\n/foo/*\n!/foo/bar.o", "**/foo", "**/foo/a", "a/**", "a/**/foo", "a/**/**/foo",
 		"**", "*", "!*", "/", "//a", "a//b", "b c", "b c/", "b*c ", `b\ c`, `b c\ `, `\#c`, "#c", `\!d`, "!d", " x", "[ab]/foo", "[!a]/foo", "[^a]", "?",
-		"a/?oo", "a\r\nb\r\n", "\ufeffa", "a\n!a", "foo/*\n!foo/a", "*/foo", "f**o", "a**", "**o/a", "[", "a[", "z.txt\n", `z\.txt`, `z.t\xt`, "*.*", "x/../a",
+		"a/?oo", "a\r\nb\r\n", "\ufeffa", "a\n!a", "foo/*\n!foo/a", "*/foo", "f**o", "a**", "**o/a", "***/foo", "****/foo/a", "a/***", "a/***o", "***", "[", "a[", "z.txt\n", `z\.txt`, `z.t\xt`, "*.*", "x/../a",
 	} {
 		check(text)
 	}
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
+	// Stars beside other characters are one by git's manual. Git's own matcher takes some for
+	// "**", which differs by version.
+	besides := regexp.MustCompile(`[^/\n!]\*\*|\*\*[^/\n]`)
 	pieces := []string{"a", "foo", "*", "**", "/", "?", "!", "o", ".o", "bar", " ", "[a-f]", "\n", "\n", "b c", "z.txt", "/"}
 	for range 150 {
 		var text strings.Builder
 		for range 1 + r.IntN(8) {
 			fmt.Fprint(&text, pieces[r.IntN(len(pieces))])
 		}
-		check(text.String())
+		if !besides.MatchString(text.String()) {
+			check(text.String())
+		}
 	}
 }

@@ -281,8 +281,9 @@ func TestTerminal(t *testing.T) {
 	if err := pty.Setsize(ptmx, &pty.Winsize{Rows: 31, Cols: 97}); err != nil {
 		t.Fatal(err)
 	}
+	// noflsh: else the terminal drops what is written between ^C's signal and its flush.
 	p, err := c.Start(within(t), &bottle.Command{
-		Args: []string{"/bin/sh", "-c", `test -t 0 && test -t 2 && stty size; trap 'stty size' WINCH; trap 'echo caught; exit 9' INT; echo up; while :; do sleep 0.05; done`},
+		Args: []string{"/bin/sh", "-c", `test -t 0 && test -t 2 && stty size; stty noflsh; trap 'stty size' WINCH; trap 'echo caught; exit 9' INT; echo up; while :; do sleep 0.05; done`},
 		Env:  []string{"PATH=/usr/bin:/bin"}, Dir: "/", Stdin: tty, Stdout: tty, Stderr: tty, Terminal: true,
 	})
 	tty.Close()
