@@ -18,8 +18,8 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/sparse", "internal/seccomp", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar", "internal/macos/frames", "internal/macos/start", "internal/rootfile", "internal/checkpoint"},
-	{"internal/policy", "internal/dockerapi", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/sparse", "internal/seccomp", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar", "internal/macos/frames", "internal/macos/start", "internal/rootfile", "internal/checkpoint", "internal/progress"},
+	{"internal/policy", "internal/pager", "internal/dockerapi", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/forge", "internal/forge/giteatest"},
 	{"internal/routes", "internal/forge/forgetest", "internal/loopback", "internal/macos/session"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module", "internal/macos"},
@@ -56,8 +56,8 @@ var only = []struct {
 	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/gateway", "internal/wire", "internal/bottle/gvisor"}, "packets are the gateway's, sockets the embedded kernel's"},
 	{"github.com/miekg/dns", []string{"internal/gateway", "internal/corpus/attacker"}, "names are answered in one place"},
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
-	{"charm.land", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
-	{"github.com/charmbracelet", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
+	{"charm.land", []string{"internal/pager", "internal/prompt", "internal/supervise/tui"}, "a person is asked, or shown pages, in few places"},
+	{"github.com/charmbracelet", []string{"internal/pager", "internal/prompt", "internal/supervise/tui"}, "a person is asked, or shown pages, in few places"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"github.com/dbos-inc", []string{"internal/engine"}, "another engine can take its place"},
 	{"modernc.org/sqlite", []string{"internal/sqlite"}, "a file of state is opened in one way"},

@@ -76,11 +76,14 @@ func (a *app) copy(ctx context.Context, c *carboy.Client, src, dest string, l ca
 		return err
 	}
 	var r carboy.Copied
-	if out {
-		r, err = c.CopyOut(ctx, m, path, dest, l)
-	} else {
-		r, err = c.CopyIn(ctx, m, src, path, l)
-	}
+	err = a.slowly(ctx, "copying", func(ctx context.Context) (err error) {
+		if out {
+			r, err = c.CopyOut(ctx, m, path, dest, l)
+		} else {
+			r, err = c.CopyIn(ctx, m, src, path, l)
+		}
+		return err
+	})
 	if ctx.Err() != nil {
 		return carboy.ErrInterrupted
 	}

@@ -105,9 +105,9 @@ func (a *app) escapeTest(cmd *cobra.Command, families []string, asJSON bool) err
 func (a *app) escapeProgress() (progress func(done, total int, next string), clear func()) {
 	if isTerminal(a.stderr) {
 		return func(done, total int, next string) {
-				fmt.Fprintf(a.stderr, "\r\x1b[K%d of %d attacks made; now: %s", done, total, next)
+				fmt.Fprintf(a.stderr, clearLine+"%d of %d attacks made; now: %s", done, total, next)
 			}, func() {
-				fmt.Fprint(a.stderr, "\r\x1b[K")
+				fmt.Fprint(a.stderr, clearLine)
 			}
 	}
 	last := ""

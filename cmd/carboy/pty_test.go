@@ -349,12 +349,39 @@ func TestOutputIsTamed(t *testing.T) {
 	}
 }
 
-// A reader that goes away is no reason to die in the middle of a run.
+// In a terminal a long diff is shown a screen at a time, and a short one is printed.
+func TestDiffPages(t *testing.T) {
+	s := terminal(t, "run", "--", "sh", "-c", "seq -f 'number %g' 1000 >long; echo x >short")
+	if code := s.end(); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, s.text())
+	}
+	home := filepath.Dir(s.cmd.Dir)
+	s = terminalIn(t, home, "diff")
+	s.await("space goes on")
+	if text := s.text(); !strings.Contains(text, "number 20") || strings.Contains(text, "number 100") {
+		t.Errorf("the first screen:\n%q", text)
+	}
+	s.typed("/NUMBER\r")
+	s.await("not found: NUMBER")
+	s.typed("q")
+	if code := s.end(); code != 0 || !strings.Contains(s.text(), "\x1b[?1049l") {
+		t.Errorf("exit code %d, or the screen is not as before:\n%q", code, s.text())
+	}
+	for _, args := range [][]string{{"diff", "short"}, {"diff", "--no-pager"}, {"diff", "--stat"}} {
+		s = terminalIn(t, home, args...)
+		if code := s.end(); code != 0 || strings.Contains(s.text(), "\x1b") || !strings.Contains(s.text(), "short") {
+			t.Errorf("%v: exit code %d:\n%q", args, code, s.text())
+		}
+	}
+}
+
+// A reader that goes away is no reason to die in the middle of a run, and no error of what
+// is shown.
 func TestClosedPipe(t *testing.T) {
 	s := terminal(t, "version") // for its directories
 	s.end()
 	home := filepath.Dir(s.cmd.Dir)
-	out := fmt.Sprintf("carboy run -- sh -c 'seq 100000; echo x >made' | head -n 1; HOME=%s carboy receipt --json", home)
+	out := fmt.Sprintf("carboy run -- sh -c 'seq 100000 | tee made' | head -n 1; carboy diff 2>&1 | head -n 1 | grep -v ^carboy: >&2; [ ${PIPESTATUS[0]} = 0 ]; HOME=%s carboy receipt --json", home)
 	cmd := exec.Command("bash", "-c", out)
 	cmd.Dir = s.cmd.Dir
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run")

@@ -68,7 +68,11 @@ func (a *app) freezeCmd() *cobra.Command {
 				if why := c.KeepsFilesOnly(args[0]); why != "" {
 					a.say(plainText, "only its files will be kept, and its processes end: %s", safetext.String(why, 300))
 				}
-				k, err := c.Freeze(ctx, args[0])
+				var k *store.Kept
+				err := a.slowly(ctx, "freezing", func(ctx context.Context) (err error) {
+					k, err = c.Freeze(ctx, args[0])
+					return err
+				})
 				before := errors.Is(err, carboy.ErrNotLive)
 				if before {
 					kept, kerr := c.Kept(args[0])

@@ -15,9 +15,11 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/pager"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -105,7 +107,7 @@ node_modules, __pycache__, .venv and marked caches. --ignored shows them, and so
 naming them.`
 
 func (a *app) diffCmd() *cobra.Command {
-	var stat, asJSON bool
+	var stat, asJSON, noPager bool
 	var o change.DiffOptions
 	cmd := &cobra.Command{
 		Use: "diff [RUN|BOTTLE] [PATH...]", Short: "show what a run changed", Long: diffLong, GroupID: "main",
@@ -133,21 +135,40 @@ func (a *app) diffCmd() *cobra.Command {
 						Refs []change.RefChange `json:"refs,omitempty"`
 					}{set, refs})
 				}
-				if stat {
-					o.Paths, o.Refs = fromHere(m, paths), refs
-					return a.printStat(a.shown(), set, o, len(set.Changes))
-				}
 				o.Colour, o.Paths, o.Refs = a.color(a.stdout), fromHere(m, paths), refs
-				_, err = set.Diff(a.shown(), o)
-				return err
+				return a.inPages(ctx, !noPager, func(out io.Writer) error {
+					if stat {
+						return a.printStat(out, set, o, len(set.Changes))
+					}
+					_, err := set.Diff(out, o)
+					return err
+				})
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&noPager, "no-pager", false, "print all at once, in a terminal too")
 	cmd.Flags().BoolVar(&stat, "stat", false, "only the list of paths")
 	cmd.Flags().BoolVar(&o.Git, "git", false, "show git's own files too, which are never copied")
 	cmd.Flags().BoolVar(&o.Ignored, "ignored", false, "show ignored paths too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
 	return cmd
+}
+
+// inPages shows what show writes, a screen at a time if pages is set and a person looks at
+// it in a terminal. It is no error if the reader of stdout goes away.
+func (a *app) inPages(ctx context.Context, pages bool, show func(io.Writer) error) error {
+	if pages && isTerminal(a.stdin) && isTerminal(a.stdout) && a.env("TERM") != "dumb" {
+		var text strings.Builder
+		if err := show(a.shownTo(&text)); err != nil {
+			return err
+		}
+		return pager.Show(ctx, text.String(), pager.Options{In: a.stdin, Out: a.stdout.(*os.File), Color: a.color(a.stdout)})
+	}
+	err := show(a.shown())
+	if errors.Is(err, unix.EPIPE) {
+		return nil
+	}
+	return err
 }
 
 // changes returns a run and its changes.
@@ -337,7 +358,11 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 			return err
 		}
 	}
-	rep, err := c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, IncludeIgnored: f.ignored, AllowIncomplete: f.incomplete, Refs: f.refs})
+	var rep *change.LandReport
+	err = a.slowly(ctx, "landing", func(ctx context.Context) (err error) {
+		rep, err = c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, IncludeIgnored: f.ignored, AllowIncomplete: f.incomplete, Refs: f.refs})
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/progress"
 )
 
 // contentReader reads the content of one node.
@@ -209,7 +211,7 @@ func (x *txn) makeFile(dir int, name string, n *node, own *unix.Stat_t, syncFile
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	sum, err := copySparse(f, src, n.Size)
+	sum, err := copySparse(f, progress.Reader(x.ctx, src), n.Size)
 	if err != nil {
 		return err
 	}

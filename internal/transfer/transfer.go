@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/progress"
 	"github.com/carboy/carboy/internal/safetext"
 )
 
@@ -91,7 +92,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // writes it to the directory dir under a new name. Before the copy gets that name, Out calls
 // whole, unless it is nil, which returns an error if the stream is incomplete.
 func Out(ctx context.Context, r io.Reader, base, dir, name string, l Bounds, whole func() error) (Report, error) {
-	o := &out{ctx: ctx, in: tar.NewReader(reader{ctx, r}), base: base, limits: l.orDefaults(), links: map[string]string{}, whole: whole}
+	o := &out{ctx: ctx, in: tar.NewReader(progress.Reader(ctx, reader{ctx, r})), base: base, limits: l.orDefaults(), links: map[string]string{}, whole: whole}
 	if err := o.into(dir, name); err != nil {
 		return o.report, err
 	}
@@ -405,7 +406,7 @@ func inFile(ctx context.Context, out *tar.Writer, root *os.Root, p string, h *ta
 	if err := out.WriteHeader(h); err != nil {
 		return err
 	}
-	n, err := io.CopyN(out, reader{ctx, f}, h.Size)
+	n, err := io.CopyN(out, progress.Reader(ctx, reader{ctx, f}), h.Size)
 	r.Bytes += n
 	if err == io.EOF {
 		return &Error{Name: p, Reason: "got shorter while it was read"}
