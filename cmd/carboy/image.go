@@ -42,6 +42,8 @@ func (a *app) imageCmd() *cobra.Command {
 
 func (a *app) imagePullCmd() *cobra.Command {
 	var pin string
+	var most size
+	var files int64
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "pull REF", Short: "fetch and unpack an image", Long: "Fetch and unpack an image, and print its digest. An image that is there already is not fetched again.\n\n" + imageLong,
@@ -54,7 +56,11 @@ func (a *app) imagePullCmd() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				img, err := a.pull(ctx, c, args[0], pin)
+				o := carboy.PullOptions{Pin: pin, Limits: image.Bounds{Bytes: int64(most), Entries: files}}
+				if most > 0 {
+					o.Limits.Ratio = -1
+				}
+				img, err := a.pull(ctx, c, args[0], o)
 				if err != nil {
 					return err
 				}
@@ -70,6 +76,8 @@ func (a *app) imagePullCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&pin, "digest", "", "the `DIGEST` that the image must have")
+	cmd.Flags().Var(&most, "max-bytes", "the most that is unpacked, such as 100GiB (default 20GiB, and from 1GiB on 100 times what is fetched)")
+	cmd.Flags().Int64Var(&files, "max-files", 0, "the most `FILES` that are unpacked (default 2097152)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print ref, digest, root, config, layers, bytes, left, when")
 	return cmd
 }
@@ -77,7 +85,7 @@ func (a *app) imagePullCmd() *cobra.Command {
 // imageFor fetches or builds the image of a bottle.
 func (a *app) imageFor(ctx context.Context, c *carboy.Client, p *carboy.Preflight) (*carboy.Image, error) {
 	if !p.Builds() {
-		return a.pull(ctx, c, p.Image, "")
+		return a.pull(ctx, c, p.Image, carboy.PullOptions{})
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -90,10 +98,13 @@ func (a *app) imageFor(ctx context.Context, c *carboy.Client, p *carboy.Prefligh
 
 // pull fetches an image and prints the progress. An interrupt ends it: the command that
 // decides about interrupts has not started yet.
-func (a *app) pull(ctx context.Context, c *carboy.Client, ref, pin string) (*carboy.Image, error) {
+func (a *app) pull(ctx context.Context, c *carboy.Client, ref string, o carboy.PullOptions) (*carboy.Image, error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	img, err := c.PullImage(ctx, ref, carboy.PullOptions{Pin: pin, Progress: func(p image.Progress) {
+	o.Progress = func(p image.Progress) {
+		if isTerminal(a.stderr) {
+			fmt.Fprint(a.stderr, clearLine)
+		}
 		switch {
 		case p.Done:
 		case p.Size > 0:
@@ -101,7 +112,12 @@ func (a *app) pull(ctx context.Context, c *carboy.Client, ref, pin string) (*car
 		default:
 			a.say(plainText, "layer %d of %d is there", p.Layer, p.Layers)
 		}
-	}})
+	}
+	var img *carboy.Image
+	err := a.slowly(ctx, "fetching", func(ctx context.Context) (err error) {
+		img, err = c.PullImage(ctx, ref, o)
+		return err
+	})
 	if errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("%w while the image was fetched; the unfinished image is not kept", carboy.ErrInterrupted)
 	}

@@ -225,7 +225,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 // runIn runs the command with start and reports how it ended.
 func (a *app) runIn(ctx context.Context, c *carboy.Client, f *runFlags, o *carboy.RunOptions, start func(context.Context, carboy.RunOptions) (*receipt.Receipt, error)) error {
 	if f.image != "" {
-		img, err := a.pull(ctx, c, f.image, "")
+		img, err := a.pull(ctx, c, f.image, carboy.PullOptions{})
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -32,8 +33,19 @@ import (
 // Bounds limits one image. A zero field means its default.
 type Bounds struct {
 	Layers  int   // 256
-	Entries int64 // files, directories and links of all layers, 4 Mi
-	Bytes   int64 // unpacked size of all layers, 64 GiB
+	Entries int64 // files, directories and links of all layers, 2 Mi
+	Bytes   int64 // unpacked size of all layers, 20 GiB
+	// Ratio of the unpacked size to that of the layers as they are fetched, from the first
+	// GiB on, 100; negative: any.
+	Ratio int64
+}
+
+// unpacked returns how many bytes packed bytes may unpack to.
+func (l Bounds) unpacked(packed int64) int64 {
+	if l.Ratio < 0 || packed > l.Bytes/l.Ratio {
+		return l.Bytes
+	}
+	return min(l.Bytes, max(1<<30, l.Ratio*packed))
 }
 
 func (l Bounds) orDefaults() Bounds {
@@ -41,10 +53,13 @@ func (l Bounds) orDefaults() Bounds {
 		l.Layers = 256
 	}
 	if l.Entries == 0 {
-		l.Entries = 4 << 20
+		l.Entries = 2 << 20
 	}
 	if l.Bytes == 0 {
-		l.Bytes = 64 << 30
+		l.Bytes = 20 << 30
+	}
+	if l.Ratio == 0 {
+		l.Ratio = 100
 	}
 	return l
 }
@@ -295,13 +310,23 @@ func (p *pull) fail(layer int, reason string, err error) error {
 }
 
 func (p *pull) run(ctx context.Context) (*Image, error) {
-	cfg, err := p.src.ConfigFile()
-	if err != nil {
-		return nil, p.fail(0, "its configuration can't be read", err)
-	}
 	manifest, err := p.src.Manifest()
 	if err != nil {
 		return nil, p.fail(0, "its manifest can't be read", err)
+	}
+	raw, err := p.src.RawConfigFile()
+	if err == nil {
+		err = check("configuration", raw, manifest.Config)
+	}
+	var cfg *v1.ConfigFile
+	if err == nil {
+		cfg, err = v1.ParseConfigFile(bytes.NewReader(raw))
+	}
+	if err != nil {
+		return nil, p.fail(0, "its configuration can't be read", err)
+	}
+	if cfg.Architecture != "" && cfg.Architecture != platform.Architecture || cfg.OS != "" && cfg.OS != platform.OS {
+		return nil, p.fail(0, fmt.Sprintf("it is for %s/%s, and bottles here are %s", cfg.OS, cfg.Architecture, platform), nil)
 	}
 	switch n := len(manifest.Layers); {
 	case n == 0:
@@ -317,12 +342,17 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 	}
 	p.layers = len(manifest.Layers)
 	var chain string
+	var packed int64
 	for i, d := range manifest.Layers {
 		// Such a layer would be fetched from an address that the manifest
 		// chooses.
 		if len(d.URLs) > 0 || !d.MediaType.IsDistributable() {
 			return nil, p.fail(i+1, "it lies outside of the registry, at an address that its manifest gives; such layers are not fetched", nil)
 		}
+		if d.Size < 0 || d.Size > p.o.Limits.Bytes-packed {
+			return nil, p.fail(i+1, p.most(), errLimit)
+		}
+		packed += d.Size
 		img.Layers = append(img.Layers, d.Digest.String())
 		chain = chainID(chain, cfg.RootFS.DiffIDs[i].String())
 	}
@@ -339,6 +369,7 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
+	p.o.Limits.Bytes = p.o.Limits.unpacked(packed)
 	u, err := newUnpacker(dir, p.o.Limits)
 	if err != nil {
 		return nil, err
@@ -358,6 +389,11 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 		return nil, err
 	}
 	return img, os.Rename(tmp, final)
+}
+
+// most says how much is taken of an image, and what raises it.
+func (p *pull) most() string {
+	return fmt.Sprintf("at most %d bytes and %d files are unpacked of it; --max-bytes and --max-files of carboy image pull raise that", p.o.Limits.Bytes, p.o.Limits.Entries)
 }
 
 // chainID names a stack of layers as the OCI image specification does.
@@ -411,6 +447,9 @@ func (p *pull) layer(ctx context.Context, u *unpacker, i int, d v1.Descriptor, d
 	defer plain.Close()
 	if err := u.layer(plain, diff.Hex); err != nil {
 		var e *Error
+		if errors.Is(err, errLimit) {
+			return p.fail(i+1, p.most(), errLimit)
+		}
 		if errors.As(err, &e) {
 			e.Ref, e.Layer = p.ref, i+1
 			return e

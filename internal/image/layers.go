@@ -13,6 +13,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/carboy/carboy/internal/progress"
 )
 
 // fetch stores one layer under its digest, completely or not at all.
@@ -33,7 +35,7 @@ func (p *pull) fetch(ctx context.Context, i int, d v1.Descriptor, blob string) e
 	defer os.Remove(f.Name())
 	defer f.Close()
 	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(reader{ctx, r}, d.Size+1))
+	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(progress.Reader(ctx, reader{ctx, r}), d.Size+1))
 	switch {
 	case err != nil:
 		return p.fail(i+1, "it can't be fetched", err)

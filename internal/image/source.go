@@ -3,6 +3,8 @@ package image
 import (
 	"archive/tar"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -84,7 +86,7 @@ func (s *Store) resolve(ctx context.Context, ref string, o Options) (img v1.Imag
 		return nil, nil, err
 	}
 	done = func() { os.RemoveAll(dir) }
-	isLayout, err := extractLayout(ctx, file, dir, o.Limits.Bytes)
+	isLayout, err := extractLayout(ctx, file, dir, o.Limits.unpacked(fi.Size()))
 	if err == nil && isLayout {
 		img, err = fromLayout(dir, tag)
 	} else if err == nil {
@@ -115,21 +117,62 @@ func split(s string) (file, tag string, err error) {
 // refName is the annotation with an image's name in a layout.
 const refName = "org.opencontainers.image.ref.name"
 
+// fromLayout finds an image in a layout. The library compares no digests there: each index
+// and manifest is compared here, and what the manifest names when it is used.
 func fromLayout(dir, tag string) (v1.Image, error) {
 	p, err := layout.FromPath(dir)
 	if err != nil {
 		return nil, err
 	}
+	if fi, err := os.Stat(filepath.Join(dir, "index.json")); err == nil && fi.Size() > maxDocument {
+		return nil, fmt.Errorf("its index has %d bytes, and at most %d are read", fi.Size(), maxDocument)
+	}
 	index, err := p.ImageIndex()
 	if err != nil {
 		return nil, err
 	}
-	return choose(index, tag, 0)
+	img, err := choose(dir, index, tag, 0)
+	if err != nil {
+		return nil, err
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	if m.Config.Digest.Hex == "" {
+		return nil, errors.New("its manifest names no configuration")
+	}
+	return img, short(dir, m.Config)
+}
+
+// maxDocument bounds an index, a manifest and a configuration, which are read into memory.
+const maxDocument = 4 << 20
+
+// short returns an error if a document of a layout is not there or too large to be read.
+func short(dir string, d v1.Descriptor) error {
+	fi, err := os.Lstat(filepath.Join(dir, "blobs", d.Digest.Algorithm, d.Digest.Hex))
+	switch {
+	case err != nil:
+		return err
+	case !fi.Mode().IsRegular():
+		return fmt.Errorf("%s is no file", d.Digest)
+	case fi.Size() > maxDocument:
+		return fmt.Errorf("%s has %d bytes, and at most %d are read", d.Digest, fi.Size(), maxDocument)
+	}
+	return nil
+}
+
+// check returns an error unless raw is what d describes.
+func check(what string, raw []byte, d v1.Descriptor) error {
+	if sum := sha256.Sum256(raw); d.Digest.Algorithm != "sha256" || hex.EncodeToString(sum[:]) != d.Digest.Hex || d.Size != int64(len(raw)) {
+		return fmt.Errorf("its %s is not what its digest says, %s", what, d.Digest)
+	}
+	return nil
 }
 
 // choose finds the image for this platform. If several name no platform, tag
 // decides.
-func choose(index v1.ImageIndex, tag string, depth int) (v1.Image, error) {
+func choose(dir string, index v1.ImageIndex, tag string, depth int) (v1.Image, error) {
 	m, err := index.IndexManifest()
 	if err != nil {
 		return nil, err
@@ -155,16 +198,36 @@ func choose(index v1.ImageIndex, tag string, depth int) (v1.Image, error) {
 		return nil, fmt.Errorf("it holds no image for %s", platform)
 	case len(fit) > 1:
 		return nil, fmt.Errorf("it holds %d images: say which, by :NAME at the end (%s)", len(fit), strings.Join(names, ", "))
-	case fit[0].MediaType.IsImage():
-		return index.Image(fit[0].Digest)
 	case depth == 3:
 		return nil, errors.New("indexes of indexes of indexes")
 	}
-	next, err := index.ImageIndex(fit[0].Digest)
+	d := fit[0]
+	if err := short(dir, d); err != nil {
+		return nil, err
+	}
+	if d.MediaType.IsImage() {
+		img, err := index.Image(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := img.RawManifest()
+		if err != nil {
+			return nil, err
+		}
+		return img, check("manifest", raw, d)
+	}
+	next, err := index.ImageIndex(d.Digest)
 	if err != nil {
 		return nil, err
 	}
-	return choose(next, "", depth+1)
+	raw, err := next.RawManifest()
+	if err == nil {
+		err = check("index", raw, d)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return choose(dir, next, "", depth+1)
 }
 
 func fromDocker(file, tag string) (v1.Image, error) {
@@ -214,7 +277,7 @@ func extractLayout(ctx context.Context, file, dir string, limit int64) (bool, er
 			continue
 		}
 		if limit -= h.Size; limit < 0 {
-			return false, errors.New("it is larger than is taken")
+			return false, errLimit
 		}
 		found = found || n == "oci-layout"
 		out, err := os.OpenFile(filepath.Join(dir, filepath.FromSlash(n)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
