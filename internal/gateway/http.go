@@ -241,7 +241,6 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	f := c.flow
 	if c.lint != nil {
-		c.lint.asked.Add(1)
 		defer c.lint.asked.Add(-1)
 	}
 	if f.single && !isWebSocket(r) {

@@ -32,7 +32,9 @@ type lintConn struct {
 	raw atomic.Bool
 
 	flow *flow
-	// asked counts the requests of this connection that are under way.
+	// asked counts the requests of this connection that are under way: from the delivery of
+	// the head, since the server may look for the connection's end before it calls the
+	// handler, to the handler's end.
 	asked atomic.Int64
 	// woken receives when a deadline is set. The server uses one to end a read.
 	woken chan struct{}
@@ -242,6 +244,7 @@ func (c *lintConn) stepHead() bool {
 	case h.length > 0:
 		c.state, c.left = lintBody, h.length
 	}
+	c.asked.Add(1)
 	c.deliver(len(scan))
 	return true
 }
@@ -249,6 +252,7 @@ func (c *lintConn) stepHead() bool {
 func (c *lintConn) refuseHead(err error) bool {
 	why := bound(err.Error())
 	c.bad.Store(&why)
+	c.asked.Add(1)
 	c.out, c.in, c.afterBad = []byte(refusedHead), nil, true
 	return true
 }

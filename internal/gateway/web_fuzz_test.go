@@ -35,6 +35,7 @@ func FuzzLint(f *testing.F) {
 			return
 		}
 		c := newLintConn(memConn{r: &stepReader{in, step}}, nil, 8<<10)
+		c.flow = flowOf(t, true)
 		out, err := io.ReadAll(c)
 		if err != nil && c.bodyErr == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("read: %v", err)

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +77,40 @@ func (b *bottle) httpClient() *http.Client {
 	}
 	b.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: testTimeout}
+}
+
+// flowOf returns a flow of a connection that a test reads by itself, over or not.
+func flowOf(t *testing.T, over bool) *flow {
+	ctx, cancel := context.WithCancel(t.Context())
+	if over {
+		cancel()
+	}
+	return &flow{g: &Gateway{limits: Limits{Idle: testTimeout}}, ctx: ctx, cancel: cancel}
+}
+
+// TestHalfClosedAtOnce: of a request without a body, the server looks for the connection's
+// end before it calls the handler. A client that half-closed is not taken to be gone.
+func TestHalfClosedAtOnce(t *testing.T) {
+	const head = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	c := newLintConn(memConn{r: strings.NewReader(head)}, nil, 8<<10)
+	c.flow = flowOf(t, false)
+	b := make([]byte, 100)
+	if n, err := c.Read(b); string(b[:n]) != head || err != nil {
+		t.Fatalf("%q %v", b[:n], err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := c.Read(b)
+		ended <- err
+	}()
+	c.woken <- struct{}{} // as the server does it when the answer is out
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the read ended with %v", err)
+	}
+	c.asked.Add(-1) // as the handler's end does it
+	if _, err := c.Read(b); err != io.EOF {
+		t.Errorf("after the answer the read ended with %v", err)
+	}
 }
 
 // TestHalfClosed: a client that half-closes after a request gets the answer, and one
