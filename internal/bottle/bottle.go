@@ -58,6 +58,9 @@ type Entry struct {
 	Owned   bool   // belongs to the bottle's user rather than to root
 }
 
+// SettingsBy names the host's files by which a file of /etc is shown to a bottle or not.
+var SettingsBy = []string{"/var/lib/dpkg/status", "/var/lib/ucf/registry"}
+
 // Root describes the bottle's "/", before workspace and mounts. Nothing else
 // exists inside.
 type Root struct {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
 )
 
 // inputsSchema names the format of Inputs.
@@ -146,6 +148,14 @@ func (g *Gate) hostInputs(host map[string]bool, homes []string) (map[string]stri
 	in := map[string]string{}
 	if g.Catalog.Image != "" {
 		return in, nil
+	}
+	for f := range host {
+		if below(f, "/etc") { // a file that did not change may be shown no more
+			for _, d := range bottle.SettingsBy {
+				host[d] = true
+			}
+			break
+		}
 	}
 	for f := range host {
 		if slices.ContainsFunc(append(homes, bottleDirs...), func(d string) bool { return below(f, d) }) {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/secret"
@@ -241,6 +242,23 @@ func allOf(e document.Error) string {
 		b.WriteString(p.Error() + " " + p.Advice + "\n")
 	}
 	return b.String()
+}
+
+// TestT4SettingsAreShownByPackages: what dpkg knows decides whether a bottle is shown a file
+// of /etc, so it is an input beside the file; not where nothing there was looked at.
+func TestT4SettingsAreShownByPackages(t *testing.T) {
+	g := &Gate{Catalog: &Catalog{}, began: time.Now().Add(time.Hour)}
+	for file, want := range map[string]bool{"/etc/tool/x.conf": true, "/etc": true, "/usr/bin/make": false, "/etcetera": false} {
+		in, err := g.hostInputs(map[string]bool{file: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range bottle.SettingsBy {
+			if _, ok := in[d]; ok != want {
+				t.Errorf("%s: %s is an input: %v", file, d, ok)
+			}
+		}
+	}
 }
 
 // Changing any input of a verdict makes the cache miss and name that input. Changing it

@@ -108,6 +108,7 @@ func hostFrom(base string, o Options) (bottle.Root, error) {
 	if o.Trusting {
 		b.trust()
 	}
+	b.packaged()
 	b.home(o)
 	return b.root, b.err
 }
@@ -223,21 +224,44 @@ func (b *builder) hide(dir string) {
 // copyFile copies a small file that everyone may read, following links once, on
 // the host. It skips an unreadable file: no program needs it then.
 func (b *builder) copyFile(path string) {
-	f, err := os.Open(filepath.Join(b.base, path))
+	if content, _ := b.public(path, maxEtcFile, 0); content != nil {
+		b.add(bottle.Entry{Path: path, Mode: 0o644, Content: content})
+	}
+}
+
+// public returns the content, not nil, and the permissions of a regular file of at most
+// limit bytes that everyone may read. A start reads more than a hundred: an os.File would
+// take twice the time.
+func (b *builder) public(path string, limit, flags int) (content []byte, perm fs.FileMode) {
+	fd, err := uninterrupted(func() (int, error) {
+		return unix.Open(filepath.Join(b.base, path), flags|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	})
 	if err != nil {
-		return
+		return nil, 0
 	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm()&0o004 == 0 || fi.Size() > maxEtcFile {
-		return
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o004 == 0 || st.Size > int64(limit) {
+		return nil, 0
 	}
-	content := make([]byte, fi.Size())
-	n, err := f.ReadAt(content, 0)
-	if err != nil && n != len(content) {
-		return
+	content = make([]byte, st.Size)
+	for rest := content; len(rest) > 0; {
+		n, err := uninterrupted(func() (int, error) { return unix.Read(fd, rest) })
+		if err != nil || n == 0 {
+			return nil, 0
+		}
+		rest = rest[n:]
 	}
-	b.add(bottle.Entry{Path: path, Mode: 0o644, Content: content})
+	return content, fs.FileMode(st.Mode & 0o777)
+}
+
+// uninterrupted makes a system call again when a signal interrupted it.
+func uninterrupted(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // dirs makes the empty directories that programs expect.
