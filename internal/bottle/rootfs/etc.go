@@ -20,13 +20,13 @@ import (
 // Anybody can download what a package ships. So a file of /etc that is byte for byte as its
 // package shipped it holds no secret of this machine, and a bottle gets a copy of the very
 // bytes that were compared. What somebody changed, or a program wrote, may hold one: it is
-// left out, unless etcFiles or etcDirs name it. Decision 0041 has the reasons.
+// left out, unless etcFiles or etcDirs name it. Decision 0042 has the reasons.
 
 // keptNames are names that stay out at any depth, as shipped too: a rule about content alone
-// would show the first file of such a name that comes in a company's own package. An asterisk
-// may begin and end one.
+// would show the first file of such a name that comes in a company's own package. (sudo
+// would say of its files that they are not root's.) An asterisk may begin and end one.
 var keptNames = []string{
-	".*", "*~", "*shadow*", "sudoers*", "*secret*", "*passw*", "*credential*", "*token*", "*.key", "*_key", "*.pem", "*.p12", "*.pfx", "*.jks",
+	".*", "*~", "*shadow*", "sudo*", "*secret*", "*passw*", "*credential*", "*token", "*tokens", "*token.*", "*tokens.*", "*.key", "*_key", "*.pem", "*.p12", "*.pfx", "*.jks",
 	"*.keytab", "*netrc*", "npmrc", "pip.conf", "auth.conf*", "authorized_keys*", "private",
 }
 
@@ -50,8 +50,8 @@ const (
 // settings collects what packages shipped to /etc.
 type settings struct {
 	*builder
-	// shipped says for a path in which text its sum must stand, in hexadecimal.
-	shipped map[string][]byte
+	// shipped says for a path in which texts its sum must stand, in hexadecimal.
+	shipped map[string][][]byte
 	above   map[string]bool // the directories in which shipped files lie
 	bound   map[string]bool
 	links   []bottle.Entry
@@ -62,7 +62,7 @@ type settings struct {
 // packaged adds the files of /etc that are as their packages shipped them, and links to what
 // a bottle sees. It comes after all that has a place in /etc already.
 func (b *builder) packaged() {
-	s := &settings{builder: b, shipped: map[string][]byte{}, above: map[string]bool{}, bound: map[string]bool{}}
+	s := &settings{builder: b, shipped: map[string][][]byte{}, above: map[string]bool{}, bound: map[string]bool{}}
 	s.conffiles()
 	s.ucf()
 	for p := range s.shipped {
@@ -102,7 +102,7 @@ func (s *settings) conffiles() {
 			f := bytes.Fields(line) // path, sum, and perhaps "obsolete"
 			// Of two packages the one counts that has not given the file up.
 			if name := string(f[0]); len(f) == 2 || len(f) == 3 && s.shipped[name] == nil {
-				s.shipped[name] = f[1]
+				s.shipped[name] = f[1:2]
 			}
 		}
 	}
@@ -110,20 +110,26 @@ func (s *settings) conffiles() {
 
 // ucf adds the files that ucf manages. Its own sums prove nothing: packages let it install
 // what they made of answers, such as a database's password. So such a file must be one that
-// the package has below /usr, too.
+// the package has below /usr, too, or the package of the same name that ends in -common.
 func (s *settings) ucf() {
 	lists := map[string][]byte{}
-	for line := range bytes.Lines(s.database(bottle.SettingsBy[1])) {
-		f := strings.Fields(string(line))
+	sums := func(name string) []byte {
+		list, ok := lists[name]
+		if !ok {
+			list = s.database("/var/lib/dpkg/info/" + name + ".md5sums")
+			lists[name] = list
+		}
+		return list
+	}
+	for line := range strings.Lines(string(s.database(bottle.SettingsBy[1]))) {
+		f := strings.Fields(line)
 		if len(f) != 2 || s.shipped[f[1]] != nil || path.Base(f[0]) != f[0] {
 			continue
 		}
-		list, ok := lists[f[0]]
-		if !ok {
-			list = s.database("/var/lib/dpkg/info/" + f[0] + ".md5sums")
-			lists[f[0]] = list
+		s.shipped[f[1]] = [][]byte{sums(f[0])}
+		if i := strings.LastIndexByte(f[0], '-'); i > 0 {
+			s.shipped[f[1]] = append(s.shipped[f[1]], sums(f[0][:i]+"-common"))
 		}
-		s.shipped[f[1]] = list
 	}
 }
 
@@ -171,7 +177,8 @@ func (s *settings) file(name string) {
 		return
 	}
 	sum := md5.Sum(content)
-	if !bytes.Contains(s.shipped[name], []byte(hex.EncodeToString(sum[:]))) {
+	as := []byte(hex.EncodeToString(sum[:]))
+	if !slices.ContainsFunc(s.shipped[name], func(text []byte) bool { return bytes.Contains(text, as) }) {
 		return
 	}
 	s.size += len(content)

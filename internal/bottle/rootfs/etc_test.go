@@ -122,13 +122,13 @@ func TestSettingsAsShipped(t *testing.T) {
 // what is there, each beside the nearest name that is shown.
 func TestSettingsNeverShown(t *testing.T) {
 	for out, in := range map[string]string{
-		"/etc/shadow": "/etc/shade", "/etc/sudoers": "/etc/sudo.conf", "/etc/sudoers.d/x": "/etc/sudo.d/x", "/etc/ssh/ssh_host_rsa_key": "/etc/ssh/ssh_config",
+		"/etc/shadow": "/etc/shade", "/etc/sudoers": "/etc/doers", "/etc/sudoers.d/x": "/etc/doers.d/x", "/etc/ssh/ssh_host_rsa_key": "/etc/ssh/ssh_config",
 		"/etc/ssl/private/x": "/etc/tls/x", "/etc/tool/private/x": "/etc/tool/public/x", "/etc/docker/daemon.json": "/etc/docker.conf", "/etc/kubernetes/admin.conf": "/etc/kube/config",
 		"/etc/NetworkManager/system-connections/x": "/etc/networks", "/etc/wpa_supplicant/x.conf": "/etc/wpa.conf", "/etc/ppp/chap": "/etc/ppp.conf",
 		"/etc/tool/server.key": "/etc/tool/server.keys", "/etc/tool/credentials.json": "/etc/tool/cred.json", "/etc/netrc": "/etc/netconfig.d/x",
 		"/etc/npmrc": "/etc/npm/conf", "/etc/pip.conf": "/etc/pip.d/conf", "/etc/apt/auth.conf": "/etc/apt/apt.conf.d/01x", "/etc/apt/auth.conf.d/x.conf": "/etc/apt/listchanges.conf",
 		"/etc/tool/.hidden": "/etc/tool/shown", "/etc/.git/config": "/etc/git/config", "/etc/tool/db-passwords": "/etc/tool/db", "/etc/cron.daily/x": "/etc/cronjobs/x", "/etc/rc3.d/x": "/etc/rcd/x",
-		"/etc/tool/api_token": "/etc/tool/api", "/etc/tool/id.pem": "/etc/tool/id.crt", "/etc/systemd/system/x.service": "/etc/system/x",
+		"/etc/tool/api_token": "/etc/tool/20-tokenizer.ini", "/etc/tool/api-tokens.json": "/etc/tool/api.json", "/etc/tool/id.pem": "/etc/tool/id.crt", "/etc/systemd/system/x.service": "/etc/system/x",
 	} {
 		m := machine{t, t.TempDir()}
 		m.install(conffile(out, "x"), conffile(in, "x"))
@@ -149,16 +149,18 @@ func TestSettingsNeverShown(t *testing.T) {
 func TestSettingsOfUCF(t *testing.T) {
 	m := machine{t, t.TempDir()}
 	m.put("var/lib/dpkg/status", "Package: php\nStatus: install ok installed\n", 0o644)
-	m.put("var/lib/ucf/registry", "php\t/etc/php/cli/php.ini\nphp\t/etc/php/db.php\n../../../../etc/own\t/etc/php/own\nphp\n", 0o644)
+	m.put("var/lib/ucf/registry", "php\t/etc/php/cli/php.ini\nphp\t/etc/php/db.php\nphp8.2-cli\t/etc/php/opcache.ini\n../../../../etc/own\t/etc/php/own\nphp\n", 0o644)
 	m.put("var/lib/ucf/hashfile", fmt.Sprintf("%x  /etc/php/db.php\n", md5.Sum([]byte("hunter2"))), 0o644)
 	m.put("var/lib/dpkg/info/php.md5sums", fmt.Sprintf("%x  usr/lib/php/php.ini-production\n", md5.Sum([]byte("ini"))), 0o644)
+	m.put("var/lib/dpkg/info/php8.2-common.md5sums", fmt.Sprintf("%x  usr/lib/php/opcache.ini\n", md5.Sum([]byte("opcache"))), 0o644)
+	m.put("etc/php/opcache.ini", "opcache", 0o644)
 	m.put("etc/own.md5sums", fmt.Sprintf("%x  own\n", md5.Sum([]byte("hunter2"))), 0o644)
 	m.put("etc/php/cli/php.ini", "ini", 0o644)
 	m.put("etc/php/db.php", "hunter2", 0o644)
 	m.put("etc/php/own", "hunter2", 0o644)
 	etc := m.etc(Options{})
-	if string(etc["/etc/php/cli/php.ini"].Content) != "ini" {
-		t.Error("php.ini is missing")
+	if string(etc["/etc/php/cli/php.ini"].Content) != "ini" || string(etc["/etc/php/opcache.ini"].Content) != "opcache" {
+		t.Error("php.ini or opcache.ini is missing")
 	}
 	for _, name := range []string{"/etc/php/db.php", "/etc/php/own"} {
 		if _, ok := etc[name]; ok {
