@@ -138,6 +138,15 @@ install_parts() {
     as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
 }
 
+# install_programs installs the programs that TestPrograms tries, from Debian and, where
+# install_parts reached it, npm.
+install_programs() {
+    local want=(cargo chromium clangd composer default-jdk-headless docker.io firefox-esr gradle libmaven-compiler-plugin-java libmaven-jar-plugin-java libmaven-resources-plugin-java librust-itoa-dev libsurefire-java maven openssh-client php-cli php-symfony-console python3-pylsp python3-venv ruby ruby-bundler ruby-rack sudo systemd tmux vim)
+    command -v npm >/dev/null || want+=(nodejs npm) # npm's own packages conflict with Debian's
+    apt-get install -q -y --no-install-recommends "${want[@]}"
+    [ -z "$agents" ] || as_user npm_config_registry="$(npm config get registry)" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt internal/agenttest/install.sh "$agents" playwright-core puppeteer-core typescript-language-server pyright
+}
+
 # install_microvm installs QEMU, and gets a kernel for micro-VMs out of its package: installed,
 # it would be this machine's own.
 install_microvm() {
