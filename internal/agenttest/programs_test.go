@@ -98,7 +98,7 @@ printf '[source.crates-io]\nreplace-with = "debian"\n[source.debian]\ndirectory 
 echo 'fn main() { println!("{} from a crate", itoa::Buffer::new().format(42)); }' >src/main.rs
 /usr/bin/cargo run --offline --quiet`, want: "42 from a crate"},
 	{name: "Ruby", need: "bundle", how: "ruby ruby-bundler ruby-rack", version: "ruby --version",
-		script: `echo 'gem "rack"' >Gemfile; bundle install --local --quiet && bundle exec ruby -e 'require "rack"; puts "rack is #{Rack.release[0]}"'`, want: "rack is "},
+		script: `echo 'gem "rack"' >Gemfile; bundle check && bundle exec ruby -e 'require "rack"; puts "rack is #{Rack.release[0]}"'`, want: "rack is "},
 	{name: "PHP", need: "composer", how: "php-cli composer php-symfony-console", version: "php --version | head -n 1",
 		script: `mkdir -p src; printf %s '{"autoload": {"psr-4": {"A\\": "src/"}}}' >composer.json; echo '<?php namespace A; class B { const C = "loaded"; }' >src/B.php
 composer --no-interaction --quiet dump-autoload && php -r 'require "vendor/autoload.php"; require "Symfony/Component/Console/autoload.php"; $o = new Symfony\Component\Console\Output\StreamOutput(STDOUT); $o->writeln(A\B::C . " " . extension_loaded("tokenizer"));'`, want: "loaded 1"},
