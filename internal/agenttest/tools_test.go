@@ -68,6 +68,7 @@ public class Get { public static void main(String[] a) throws Exception {
 } }
 X
 java /tmp/Get.java; keytool -list -cacerts -storepass changeit 2>/dev/null | grep -c trustedCertEntry`, "hello from files.example.com", "files.example.com"},
+	{"chromium", "chromium", "apt-get install chromium", false, "chromium --headless --dump-dom https://files.example.com/hello 2>/dev/null", "hello from files.example.com", "files.example.com"},
 	{"gh", "gh", "apt-get install gh", false, "GH_TOKEN=placeholder gh api repos/someone/project", "hello from api.github.com", "api.github.com"},
 	{"cargo", "cargo", "1.70 or later, see https://rustup.rs", false, "/carboy-tools/cargo search tiny-thing", "tiny_crate", "crates.io"},
 	{"bun", "npm:bun", "internal/agenttest/install.sh DIRECTORY bun", false, `bun -e 'console.log(await (await fetch("https://files.example.com/hello")).text())'`, "hello from files.example.com", "files.example.com"},
@@ -92,6 +93,10 @@ func TestEverydayTools(t *testing.T) {
 	}
 	write(t, file, text)
 	for _, tool := range everyday {
+		if tool.need == "chromium" && !testenv.Exhaustive() {
+			t.Logf("NOT RUN here: %s takes ten seconds: CARBOY_TEST_EXHAUSTIVE=1", tool.name)
+			continue
+		}
 		program, mounts := find(t, h, tool.need)
 		if program == "" && testenv.CI() && !tool.always {
 			t.Logf("NOT RUN here: %s: %s", tool.name, tool.how)

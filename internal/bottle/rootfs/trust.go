@@ -3,6 +3,7 @@ package rootfs
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ const (
 	authorityFile = "/etc/ssl/carboy.pem"
 
 	javaStore = "/etc/ssl/certs/java/cacerts"
+
+	// chromiumPolicy tells Chromium of the bottle's authority: it has a list of its own.
+	chromiumPolicy = "/etc/chromium/policies/managed/carboy.json"
 
 	maxBundle = 4 << 20
 )
@@ -74,6 +78,7 @@ func TrustEnv() map[string]string {
 func (b *builder) trust() {
 	b.replace(bottle.Entry{Path: trustFile, Mode: 0o644, Content: b.hostBundle()})
 	b.replace(bottle.Entry{Path: authorityFile, Mode: 0o644})
+	b.replace(bottle.Entry{Path: chromiumPolicy, Mode: 0o644})
 	for _, p := range otherBundles {
 		b.replace(bottle.Entry{Path: p, Mode: os.ModeSymlink, Link: trustFile})
 	}
@@ -96,6 +101,11 @@ func Trust(root bottle.Root, authority []byte) (bottle.Root, error) {
 			e.Content = all
 		case authorityFile:
 			e.Content = authority
+		case chromiumPolicy:
+			var err error
+			if e.Content, err = chromiumTrust(authority); err != nil {
+				return bottle.Root{}, fmt.Errorf("root file system: Chromium's policy: %w", err)
+			}
 		}
 	}
 	if all == nil {
@@ -160,6 +170,15 @@ func (b *builder) replace(e bottle.Entry) {
 		}
 	}
 	b.add(e)
+}
+
+// chromiumTrust returns a policy by which Chromium, from 128 on, trusts an authority.
+func chromiumTrust(authority []byte) ([]byte, error) {
+	block, _ := pem.Decode(authority)
+	if block == nil {
+		return nil, errors.New("the bottle's authority is no PEM")
+	}
+	return json.Marshal(map[string][][]byte{"CACertificates": {block.Bytes}})
 }
 
 // javaTrust returns a trust store as the JDK reads it since 8u301. It has no
