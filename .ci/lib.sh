@@ -141,7 +141,10 @@ install_parts() {
 # install_programs installs the programs that TestPrograms tries, from Debian and, where
 # install_parts reached it, npm.
 install_programs() {
-    local want=(cargo chromium clangd composer default-jdk-headless docker.io firefox-esr gradle libmaven-compiler-plugin-java libmaven-jar-plugin-java libmaven-resources-plugin-java librust-itoa-dev libsurefire-java maven openssh-client php-cli php-symfony-console python3-pylsp python3-venv ruby ruby-bundler ruby-rack sudo systemd tmux vim)
+    local p want=(cargo clangd composer default-jdk-headless docker.io gradle libmaven-compiler-plugin-java libmaven-jar-plugin-java libmaven-resources-plugin-java librust-itoa-dev libsurefire-java maven openssh-client php-cli php-symfony-console python3-pylsp python3-venv ruby ruby-bundler ruby-rack sudo systemd tmux vim)
+    for p in chromium firefox-esr; do # Ubuntu has neither in a package
+        if apt-cache show "$p" >/dev/null 2>&1; then want+=("$p"); fi
+    done
     command -v npm >/dev/null || want+=(nodejs npm) # npm's own packages conflict with Debian's
     apt-get install -q -y --no-install-recommends "${want[@]}"
     [ -z "$agents" ] || as_user npm_config_registry="$(npm config get registry)" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt internal/agenttest/install.sh "$agents" playwright-core puppeteer-core typescript-language-server pyright
