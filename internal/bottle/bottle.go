@@ -159,6 +159,10 @@ type Spec struct {
 	// Upper holds the output of another bottle's ExportAll, whose files this
 	// bottle begins with. The Backend takes ownership. Nil: none.
 	Upper *os.File
+	// Builds gives the commands, whose user must be 0, the capabilities that building an
+	// image takes: over files, users and groups inside. They are those of the bottle's own
+	// kernel, and nothing on the host. Only a backend with Capabilities.Builds has them.
+	Builds bool
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string

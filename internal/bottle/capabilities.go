@@ -47,6 +47,8 @@ type Capabilities struct {
 	// DiskLimit: a write beyond Limits.Disk fails inside. Otherwise carboy looks at
 	// Usage and ends the run.
 	DiskLimit bool
+	// Builds: images can be built in bottles, by Spec.Builds.
+	Builds bool
 	// ProxyOnly: nothing travels on Spec.Wire. Programs must ask a proxy, Spec.Proxy, for
 	// their connections: there are no packets, no names but the proxy's, and no published
 	// ports.

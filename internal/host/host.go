@@ -13,6 +13,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -46,6 +47,8 @@ type Host struct {
 	Build   string // the build of carboy, as records name it
 	Config  Config
 	Opened  Options // as Open got them
+	// Maker builds images in bottles; nil: nobody does. Set after Open, since it runs them.
+	Maker image.Maker
 }
 
 // Open opens the user's state and creates the directories that are missing.

@@ -21,7 +21,7 @@ import (
 const BuildPrefix = "dockerfile:"
 
 // Recipe is a Dockerfile of the user's own. An engine executes it outside of
-// any bottle, so nobody but the user may have written it.
+// any bottle, if there is one, so nobody but the user may have written it.
 type Recipe struct {
 	File string // absolute
 	// Repo is the repository in which an agent may have written. The Dockerfile's
@@ -136,6 +136,12 @@ type builder interface {
 	make(ctx context.Context, src *os.File, j job, say func(string)) error
 }
 
+// Maker builds and stores the image of the Dockerfile that has a name in a directory,
+// without an engine. say receives lines that are not trusted.
+type Maker interface {
+	Make(ctx context.Context, dir *os.Root, name, ref string, o Options, say func(string)) (*Image, error)
+}
+
 // findBuilder finds a Docker Engine or a BuildKit daemon. If the user names one
 // of them, the other is not asked.
 func findBuilder(ctx context.Context, env func(string) string, untrusted string) (builder, error) {
@@ -201,6 +207,13 @@ func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)
 		return nil, err
 	}
 	e, err := findBuilder(ctx, o.Env, r.Repo)
+	if err != nil && o.Maker != nil && o.Env("DOCKER_HOST") == "" && o.Env("BUILDKIT_HOST") == "" {
+		img, err := o.Maker.Make(ctx, root, name, r.Ref(), o, say)
+		if err != nil {
+			return nil, r.bad("it can't be built", err)
+		}
+		return img, store.WriteJSON(note, builtKind, built{Schema: store.Schema(builtKind), Digest: img.Digest})
+	}
 	if err != nil {
 		return nil, r.bad("nothing is here to build it", err)
 	}

@@ -30,7 +30,7 @@ const (
 // without what .dockerignore excludes. sum covers names, modes, links, contents
 // and the Dockerfile's name, but not times. It does not follow links.
 func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile string) (sum [sha256.Size]byte, err error) {
-	ignored, err := ignores(root, dockerfile)
+	ignored, err := Ignores(root, dockerfile)
 	if err != nil {
 		return sum, err
 	}
@@ -115,10 +115,10 @@ func contextFile(ctx context.Context, out *tar.Writer, h io.Writer, root *os.Roo
 	return nil
 }
 
-// ignores reads .dockerignore, or the one of this Dockerfile alone, as the
+// Ignores reads .dockerignore, or the one of this Dockerfile alone, as the
 // engines' own clients do. all means that everything below name is excluded as
 // well.
-func ignores(root *os.Root, dockerfile string) (func(name string) (skip, all bool, err error), error) {
+func Ignores(root *os.Root, dockerfile string) (func(name string) (skip, all bool, err error), error) {
 	var patterns []string
 	for _, name := range []string{dockerfile + ".dockerignore", ".dockerignore"} {
 		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)

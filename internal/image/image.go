@@ -75,6 +75,8 @@ type Options struct {
 	Transport http.RoundTripper
 	// Env locates the user's registry passwords; nil: os.Getenv.
 	Env func(string) string
+	// Maker builds a Dockerfile if there is no engine; nil: nobody does.
+	Maker Maker
 	// Progress, if set, is called for each layer, before and after it is
 	// fetched, by one goroutine at a time.
 	Progress func(Progress)
@@ -89,11 +91,13 @@ type Progress struct {
 
 // Config holds an image's instructions for running it.
 type Config struct {
-	Env        []string `json:"env,omitempty"`
-	User       string   `json:"user,omitempty"`
-	WorkingDir string   `json:"working_dir,omitempty"`
-	Entrypoint []string `json:"entrypoint,omitempty"`
-	Cmd        []string `json:"cmd,omitempty"`
+	Env        []string          `json:"env,omitempty"`
+	User       string            `json:"user,omitempty"`
+	WorkingDir string            `json:"working_dir,omitempty"`
+	Entrypoint []string          `json:"entrypoint,omitempty"`
+	Cmd        []string          `json:"cmd,omitempty"`
+	Shell      []string          `json:"shell,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty"`
 }
 
 // Image describes an unpacked image.
@@ -144,6 +148,8 @@ var errInUse = errors.New("the image is in use")
 //	blobs/HEX        layers as fetched, verified
 //	roots/HEX/fs     the result of a chain of layers; beside it the lock of its users
 //	images/HEX.json  images, by digest of the manifest
+//	names/NAME.json  what was built under a name, by digest
+//	steps/HEX        what steps of a build have changed, by content
 //	tmp/             files being written
 //
 // Several processes may use it at once.
@@ -154,7 +160,7 @@ const kind = "image"
 // Open makes the directories of a store in dir, which must belong to the user
 // alone.
 func Open(dir string) (*Store, error) {
-	for _, d := range []string{"", "blobs", "roots", "images", "tmp"} {
+	for _, d := range []string{"", "blobs", "roots", "images", "names", "steps", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, err
 		}
@@ -201,8 +207,9 @@ func (s *Store) tryLock(how int, parts ...string) (*os.File, error) {
 }
 
 // Pull fetches the image that ref names, unless it is present, and unpacks it.
-// ref is oci:DIR[:NAME], tar:FILE[:NAME], a path to either, or a reference to a
-// registry. An index resolves to the image for this platform.
+// ref is oci:DIR[:NAME], tar:FILE[:NAME], a path to either, built:NAME, the
+// digest of one that is present, or a reference to a registry. An index
+// resolves to the image for this platform.
 func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error) {
 	o.Limits = o.Limits.orDefaults()
 	if o.Pin != "" {
@@ -212,6 +219,9 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 		if img, err := s.pulled(ref, o.Pin); img != nil || err != nil {
 			return img, err
 		}
+	}
+	if digest, err := s.present(ref); digest != "" || err != nil {
+		return s.here(ref, digest, o.Pin, err)
 	}
 	mutex, err := s.lock(ctx, unix.LOCK_EX, "lock")
 	if err != nil {
@@ -226,6 +236,11 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 		return nil, err
 	}
 	defer done()
+	return s.take(ctx, ref, src, o)
+}
+
+// take unpacks an image, unless it is present. The caller holds the store's lock.
+func (s *Store) take(ctx context.Context, ref string, src v1.Image, o Options) (*Image, error) {
 	digest, err := src.Digest()
 	if err != nil {
 		return nil, &Error{Ref: ref, Reason: "its digest can't be told", Err: err}
@@ -338,7 +353,7 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 	}
 	img := &Image{
 		Schema: store.Schema(kind), Ref: p.ref, When: time.Now().UTC().Truncate(time.Second),
-		Config: Config{cfg.Config.Env, cfg.Config.User, cfg.Config.WorkingDir, cfg.Config.Entrypoint, cfg.Config.Cmd},
+		Config: Config{cfg.Config.Env, cfg.Config.User, cfg.Config.WorkingDir, cfg.Config.Entrypoint, cfg.Config.Cmd, cfg.Config.Shell, cfg.Config.Labels},
 	}
 	p.layers = len(manifest.Layers)
 	var chain string

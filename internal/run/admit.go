@@ -35,6 +35,9 @@ func (c *Runner) admit(ctx context.Context, p *plan.Plan, floor bottle.Floor) er
 	if err := p.Floor.Stronger(floor).Check(c.Backend.Name(), c.Backend.Isolation()); err != nil {
 		return err
 	}
+	if p.Building() && !c.Backend.Capabilities().Builds {
+		return &fault.OptionError{Option: "--backend", Value: c.Backend.Name(), Reason: "can't build images", Advice: "the embedded kernel, gvisor, can"}
+	}
 	why, missing := c.Backend.Capabilities().Lacks(bottle.CapReadWrite)
 	if !missing {
 		return nil

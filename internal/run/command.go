@@ -62,7 +62,7 @@ func (s *Session) runCommand(ctx context.Context) (receipt.Exit, error) {
 // openOwnStreams opens the command's streams, once.
 func (s *Session) openOwnStreams() (err error) {
 	if s.std == nil {
-		s.std, err = s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, leave: s.destroy})
+		s.std, err = s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, files: s.o.Build != nil && s.o.Build.Data, leave: s.destroy})
 		if err == nil {
 			s.audience.keys = s.std.ptmx
 			if s.std.ptmx != nil {

@@ -294,7 +294,7 @@ func (s *Session) startEvents() {
 // it has not started while the state was opened.
 func (s *Session) warmUp() {
 	if a := s.c.ahead.Swap(nil); a != nil {
-		if a.id.Stray && s.User.Stray {
+		if a.id.Stray && s.User.Stray && !s.Building() {
 			s.User = a.id // chosen at random, once
 		}
 		s.warm = a.warm
@@ -455,6 +455,8 @@ func (s *Session) takeChanges(run context.Context) error {
 	perr := s.pause(ctx)
 	phases.Mark("bottle paused")
 	switch {
+	case s.o.Build != nil:
+		return s.takeBuilt(ctx, perr)
 	case s.o.Mode == store.None, s.o.Throwaway:
 		return s.keep(run)
 	case s.o.Mode == store.Bind:
@@ -469,7 +471,7 @@ func (s *Session) takeChanges(run context.Context) error {
 	if err == nil {
 		s.set, err = s.collect(ctx, s.bottle.Export)
 		if err == nil && s.o.Take != nil {
-			s.handUpper(ctx)
+			_ = s.handUpper(ctx, func(r io.Reader) error { return s.o.Take(s.User.User.Home, r) })
 		}
 		phases.Mark("changes taken")
 	}
@@ -611,18 +613,31 @@ func collect(ctx context.Context, export func(context.Context, io.Writer) error,
 	return set, err
 }
 
-// handUpper passes the whole upper layer to the caller's Take, whose reader returns
-// errors of the export.
-func (s *Session) handUpper(ctx context.Context) {
+// takeBuilt hands over what a step of a build has changed, if it succeeded. paused is the
+// error of stopping the bottle.
+func (s *Session) takeBuilt(ctx context.Context, paused error) error {
+	if s.o.Build.Take == nil || s.Rec.Exit.Reason != receipt.Exited || s.Rec.Exit.Code != 0 {
+		return nil
+	}
+	if paused != nil {
+		return paused
+	}
+	return s.handUpper(ctx, s.o.Build.Take)
+}
+
+// handUpper passes the whole upper layer to take, whose reader returns errors of the
+// export.
+func (s *Session) handUpper(ctx context.Context, take func(io.Reader) error) error {
 	r, w := io.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		w.CloseWithError(s.bottle.ExportAll(ctx, w))
 	}()
-	_ = s.o.Take(s.User.User.Home, bufio.NewReaderSize(r, 256<<10))
+	err := take(bufio.NewReaderSize(r, 256<<10))
 	r.CloseWithError(io.ErrClosedPipe)
 	<-done
+	return err
 }
 
 // close undoes everything, newest first.

@@ -32,7 +32,7 @@ func (Backend) Isolation() bottle.Isolation { return bottle.IsolationUserKernel 
 
 // Capabilities implements bottle.Backend.
 func (Backend) Capabilities() bottle.Capabilities {
-	return bottle.Capabilities{Facts: bottle.FactsKernel, Channels: true, LiveFreeze: true, ReadWrite: true, LiveMounts: true, DiskLimit: true}
+	return bottle.Capabilities{Facts: bottle.FactsKernel, Channels: true, LiveFreeze: true, ReadWrite: true, LiveMounts: true, DiskLimit: true, Builds: true}
 }
 
 // ImageNames implements bottle.Freezes.

@@ -35,6 +35,7 @@ type plan struct {
 	Thaw                  *planThaw
 	Upper                 int  // descriptor of the files to begin with; 0: none
 	NoSetID               bool // see refuseSetID
+	Builds                bool // see bottle.Spec
 }
 
 // planEntry is a bottle.Entry whose content follows the plan.
@@ -80,7 +81,7 @@ func newPlan(s *bottle.Spec, own rootFiles) (*plan, []*os.File) {
 	}
 	p := &plan{
 		ID: s.ID, RootDir: s.Root.Dir, User: s.User, Limits: s.Limits,
-		Hostname: s.Hostname, Scratch: s.Scratch, Net: s.Net, Debug: os.Getenv(bottle.DebugEnv),
+		Hostname: s.Hostname, Scratch: s.Scratch, Net: s.Net, Debug: os.Getenv(bottle.DebugEnv), Builds: s.Builds,
 	}
 	for _, e := range s.Root.Entries {
 		content := e.Content

@@ -278,6 +278,9 @@ func mirrorDir(low, root, rel string, need, own map[string]bool, depth int) erro
 			if err := mirrorDir(low, root, path, need, own, depth+1); err != nil {
 				return err
 			}
+			if err := copyMode(src, dst); err != nil {
+				return err
+			}
 		case ent.IsDir(), ent.Type().IsRegular():
 			if err := bindOne(src, dst, ent.IsDir()); err != nil {
 				return err
@@ -286,6 +289,15 @@ func mirrorDir(low, root, rel string, need, own map[string]bool, depth int) erro
 		// Devices, sockets and pipes of an image are not copied.
 	}
 	return nil
+}
+
+// copyMode gives a directory of ours the mode of the one that it stands for.
+func copyMode(src, dst string) error {
+	fi, err := os.Lstat(src)
+	if err != nil {
+		return err
+	}
+	return os.Chmod(dst, fi.Mode()&(os.ModePerm|os.ModeSticky))
 }
 
 func bindOne(src, dst string, dir bool) error {

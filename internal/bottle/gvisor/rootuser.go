@@ -38,6 +38,11 @@ func rootTrees(spec *bottle.Spec) (x rootFiles, err error) {
 		if x.root, err = openTree(spec.Root.Dir); err != nil {
 			return x, err
 		}
+		if spec.Builds {
+			if _, err = ownByUser(x.root, spec.Root.Dir, spec); err != nil {
+				return x, err
+			}
+		}
 	}
 	if spec.Scratch != "" {
 		if x.scratch, err = openTree(spec.Scratch); err != nil {

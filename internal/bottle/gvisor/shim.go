@@ -74,7 +74,8 @@ type shim struct {
 	c       *container.Container
 
 	made     bottle.Limits
-	exported string // what Export takes out: the workspace, or ""
+	rights   auth.TaskCapabilities // of each command
+	exported string                // what Export takes out: the workspace, or ""
 
 	tty sync.Once
 	fg  atomic.Int32 // the process that has our controlling terminal
@@ -357,6 +358,9 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 		return fmt.Errorf("open the meters: %w", err)
 	}
 	s.c, s.exported, s.made = c, p.Exported, p.made()
+	if p.Builds {
+		s.rights = buildRights()
+	}
 	return nil
 }
 
@@ -440,7 +444,7 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 		Argv: a.Args, Envv: a.Env, WorkingDirectory: a.Dir, ContainerID: s.c.ID,
 		KUID: auth.KUID(uid), KGID: auth.KGID(gid),
 		NoNewPrivileges: true,
-		Capabilities:    &auth.TaskCapabilities{},
+		Capabilities:    &s.rights,
 		StdioIsPty:      a.Terminal,
 		FilePayload:     control.NewFilePayload(map[int]*os.File{0: files[0], 1: files[1], 2: files[2]}, nil),
 	})

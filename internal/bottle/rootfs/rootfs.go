@@ -135,6 +135,20 @@ func Dir(dir string, o Options) (bottle.Root, error) {
 	return b.root, b.err
 }
 
+// Built returns a root for building an image: dir with the names of hosts that a bottle
+// needs, and with the directories that its kernel mounts on. Accounts, and all else, are the
+// image's own.
+func Built(dir string, o Options) (bottle.Root, error) {
+	b := &builder{base: dir, have: map[string]bool{"/": true}}
+	b.root.Dir = dir
+	for _, d := range []string{"/etc", "/proc", "/sys", "/dev"} {
+		b.add(bottle.Entry{Path: d, Mode: fs.ModeDir | 0o755})
+	}
+	b.scratch()
+	b.hosts(o)
+	return b.root, b.err
+}
+
 type builder struct {
 	base string
 	root bottle.Root
@@ -269,15 +283,20 @@ func (b *builder) dirs() {
 	for _, d := range []string{"/etc", "/home", "/root", "/mnt", "/media", "/opt", "/srv", "/run", "/var", "/var/cache", "/var/lib", "/var/log", "/proc", "/sys", "/dev"} {
 		b.add(bottle.Entry{Path: d, Mode: fs.ModeDir | 0o755})
 	}
-	for _, d := range []string{"/tmp", "/var/tmp", "/run/lock"} {
+	b.scratch()
+	for _, d := range []string{"/var/tmp", "/run/lock"} {
 		b.add(bottle.Entry{Path: d, Mode: fs.ModeDir | fs.ModeSticky | 0o777})
 	}
 	b.add(bottle.Entry{Path: "/var/run", Mode: fs.ModeSymlink, Link: "/run"})
 	b.add(bottle.Entry{Path: "/var/lock", Mode: fs.ModeSymlink, Link: "/run/lock"})
-	// The embedded kernel would cover an empty /tmp with a tmpfs of its own, which counts as
-	// memory and has no disk limit.
-	b.add(bottle.Entry{Path: "/tmp/.carboy", Mode: fs.ModeDir | 0o755})
 	b.add(bottle.Entry{Path: "/etc/mtab", Mode: fs.ModeSymlink, Link: "/proc/self/mounts"})
+}
+
+// scratch makes /tmp. The embedded kernel would cover an empty one with a tmpfs of its own,
+// which counts as memory and has no disk limit.
+func (b *builder) scratch() {
+	b.add(bottle.Entry{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777})
+	b.add(bottle.Entry{Path: "/tmp/.carboy", Mode: fs.ModeDir | 0o755})
 }
 
 // identity writes the bottle's accounts, host names and resolver.
@@ -305,6 +324,17 @@ func (b *builder) identity(o Options) {
 	}
 	b.text("/etc/passwd", passwd.String())
 	b.text("/etc/group", group.String())
+	b.hosts(o)
+	b.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n")
+	// Not the host's profile: people put tokens, and proxies with passwords,
+	// there.
+	b.text("/etc/profile", "[ -r /etc/bash.bashrc ] && [ -n \"$BASH_VERSION\" ] && . /etc/bash.bashrc\n")
+	b.text("/etc/bash.bashrc", "[ -n \"$PS1\" ] && PS1='\\u@\\h:\\w\\$ '\n")
+	b.text("/etc/machine-id", "ca4b0700000000000000000000000000\n")
+}
+
+// hosts writes the names of hosts, and the resolver.
+func (b *builder) hosts(o Options) {
 	b.text("/etc/hostname", o.Hostname+"\n")
 	hosts := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 	if o.Self4.IsValid() {
@@ -319,12 +349,6 @@ func (b *builder) identity(o Options) {
 	} else {
 		b.text("/etc/resolv.conf", "")
 	}
-	b.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n")
-	// Not the host's profile: people put tokens, and proxies with passwords,
-	// there.
-	b.text("/etc/profile", "[ -r /etc/bash.bashrc ] && [ -n \"$BASH_VERSION\" ] && . /etc/bash.bashrc\n")
-	b.text("/etc/bash.bashrc", "[ -n \"$PS1\" ] && PS1='\\u@\\h:\\w\\$ '\n")
-	b.text("/etc/machine-id", "ca4b0700000000000000000000000000\n")
 }
 
 // GitConfig is the path of the system's git configuration.

@@ -16,7 +16,7 @@ func BuildImage(ctx context.Context, c *host.Host, file, dir string, say func(st
 	if err != nil {
 		return nil, err
 	}
-	return s.Build(ctx, image.Recipe{File: file, Repo: dir, Home: c.Env("HOME")}, PullOptions{Env: c.Env}, say)
+	return s.Build(ctx, image.Recipe{File: file, Repo: dir, Home: c.Env("HOME")}, PullOptions{Env: c.Env, Maker: c.Maker}, say)
 }
 
 // Image describes a pulled image: its digest, its configuration, its layers.

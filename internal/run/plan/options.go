@@ -106,6 +106,8 @@ type Options struct {
 	// processes start, and the receipt says so.
 	EndAtPids bool
 
+	// Build makes the run a step of building an image; nil: it is none.
+	Build *Build
 	// Grant holds what a bottle's manifests grant; it may be nil.
 	Grant *Grant
 	// Backend names what holds the bottle; empty: what the Host has.

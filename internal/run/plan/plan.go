@@ -28,7 +28,10 @@ import (
 
 // Dir returns the directory in which commands start.
 func (p *Plan) Dir() string {
-	if p.Target == "" {
+	switch {
+	case p.building:
+		return "/"
+	case p.Target == "":
 		return p.User.User.Home
 	}
 	return p.Target
@@ -53,9 +56,11 @@ type Plan struct {
 	// Watched holds all secrets watched for, credentials included, by name.
 	Watched map[string]secret.Value
 	Mounts  []bottle.Mount
-	homes   []string      // directories to be made in the home, which mounts lie in
-	Files   []rootfs.File // of the home inside
-	Net     wire.Config
+	// building says that the root is an image's that is being built.
+	building bool
+	homes    []string      // directories to be made in the home, which mounts lie in
+	Files    []rootfs.File // of the home inside
+	Net      wire.Config
 
 	// Asking says that people can be asked. AskKey keys the digests of the values that
 	// they are asked about.
@@ -135,6 +140,9 @@ func New(c *host.Host, o *Options) (*Plan, error) {
 	}
 	if p.Mounts, err = parseMounts(o.Mounts, p.Target, fault.RealPath(c.StateDir())); err != nil {
 		return nil, err
+	}
+	if o.Build != nil {
+		o.Build.plan(p)
 	}
 	for _, at := range slices.Sorted(maps.Keys(o.Caches)) {
 		p.Mounts = append(p.Mounts, bottle.Mount{Source: o.Caches[at], Target: filepath.Join(p.User.User.Home, at), Access: bottle.AccessOverlay})
@@ -244,6 +252,11 @@ func ParseRoutes(o *Options) (out []policy.Route, file *routes.File, err error) 
 			out = append(out, r)
 		}
 	}
+	if o.Build != nil {
+		if err := o.Build.routes(out); err != nil {
+			return nil, nil, err
+		}
+	}
 	table, err := policy.Compile(out...)
 	if err != nil {
 		return nil, nil, err
@@ -297,9 +310,12 @@ func (p *Plan) Inspects() bool {
 // Look sets Root to the part of the host that the bottle's root shows now.
 func (p *Plan) Look() (err error) {
 	o := rootfs.Options{User: p.User.User, Hostname: hostname, DNS: p.Net.DNS, Self4: p.Net.Bottle4.Addr(), Trusting: p.Inspects(), Files: p.Files, Git: p.GitGrant.gitConfig()}
-	if p.Rootfs != "" {
+	switch {
+	case p.building:
+		p.Root, err = rootfs.Built(p.Rootfs, o)
+	case p.Rootfs != "":
 		p.Root, err = rootfs.Dir(p.Rootfs, o)
-	} else {
+	default:
 		p.Root, err = rootfs.Host(o)
 	}
 	if err == nil && p.Compared {

@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// BuildProgram is where the bottle of a build has carboy itself.
+const BuildProgram = "/.carboy/build"
+
+// Build makes a run a step of building an image. Its command is the bottle's root, with the
+// rights inside that packages need, and the accounts are the image's. Mode must be none.
+type Build struct {
+	// Root is the directory that the stage began with; Upper names a file with all that its
+	// steps have changed since, as Take got it, or "".
+	Root, Upper string
+	Program     string // a file: carboy itself
+	// Take gets a tar of all that the stage's steps have changed, this one included, if the
+	// command ended with 0. It may be nil. The stream comes from inside.
+	Take func(io.Reader) error
+	// Data says that standard output is data: it is neither counted nor kept.
+	Data bool
+}
+
+// plan makes p the plan of a build.
+func (b *Build) plan(p *Plan) {
+	p.building, p.Rootfs = true, b.Root
+	p.User.User = bottle.User{Name: "root", Home: "/root"}
+	p.Mounts = []bottle.Mount{{Source: b.Program, Target: BuildProgram, Access: bottle.AccessReadOnly}}
+	p.Begin = func(s *bottle.Spec) (err error) {
+		s.Builds = true
+		if b.Upper != "" {
+			s.Upper, err = os.Open(b.Upper)
+		}
+		return err
+	}
+}
+
+// Building reports whether an image is built.
+func (p *Plan) Building() bool { return p.building }
+
+// routes makes the routes pass TLS through. A bottle that builds holds no secret and no key,
+// and what is installed in it must trust the image's own certificates, not the bottle's.
+func (b *Build) routes(out []policy.Route) error {
+	for i, r := range out {
+		if len(r.Options().Matches) > 0 {
+			return &fault.OptionError{Option: r.Rule(), Value: r.String(), Reason: "names a path, and the TLS of a build is passed through unread", Advice: "name the host alone"}
+		}
+		if r.Protocol() == policy.ProtocolTCP {
+			continue
+		}
+		var err error
+		if out[i], err = r.WithOptions(policy.Options{Opaque: true}); err != nil {
+			return fmt.Errorf("%s: %w", r.Rule(), err)
+		}
+	}
+	return nil
+}
