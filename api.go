@@ -6,6 +6,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/builder"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/doctor"
 	"github.com/carboy/carboy/internal/egresslog"
@@ -200,6 +201,8 @@ type (
 	// Images.
 	Image         = plan.Image
 	PullOptions   = plan.PullOptions
+	MakeOptions   = builder.Options
+	MakeProgress  = builder.Progress
 	ImageLimits   = image.Bounds
 	ImageProgress = image.Progress
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/builder"
 	"github.com/carboy/carboy/internal/doctor"
 	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/host"
@@ -36,6 +37,7 @@ import (
 // does not return. Otherwise it returns at once.
 func Main() {
 	backends.Main()
+	builder.Main()
 	// No child may inherit the files that the caller left open.
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 }
@@ -109,6 +111,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	phases.Mark("state open")
 	c := &Client{opened: o, host: h, review: review.New(h), operator: operator.New(h)}
 	c.runs = run.New(h, c.review, ahead)
+	h.Maker = c.builder()
 	c.bottles = bottles.New(h, c.review, c.runs)
 	c.judge = judge.New(h, c.review, c.runs)
 	c.tracer = tracing.New(h, c.review, c.runs)

@@ -9,6 +9,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/builder"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/doctor"
 	"github.com/carboy/carboy/internal/egresslog"
@@ -29,8 +30,7 @@ import (
 	"github.com/carboy/carboy/internal/tracing"
 )
 
-// ExportBottle writes a frozen or kept bottle to w and returns the digest of what it
-// wrote.
+// ExportBottle writes a frozen or kept bottle to w and returns a digest of that.
 func (c *Client) ExportBottle(ctx context.Context, slug string, w io.Writer) (digest string, err error) {
 	return c.bottles.ExportBottle(ctx, slug, w)
 }
@@ -47,11 +47,17 @@ func (c *Client) Choices(dir string) (*Choices, error) { return c.bottles.Choice
 // ValidLabel reports whether s can be the label of a bottle.
 func ValidLabel(s string) bool { return bottles.ValidLabel(s) }
 
-// BuildImage builds the image of a Preflight for which Builds is true, with the Docker
-// Engine or a BuildKit daemon of this machine, and imports it.
+// BuildImage builds and stores the image of a Preflight for which Builds is true.
 func (c *Client) BuildImage(ctx context.Context, p *Preflight, say func(string)) (*Image, error) {
 	return c.bottles.BuildImage(ctx, p, say)
 }
+
+// MakeImage builds the image of a Dockerfile in bottles, without an engine.
+func (c *Client) MakeImage(ctx context.Context, o MakeOptions) (*Image, error) {
+	return c.builder().Build(ctx, o)
+}
+
+func (c *Client) builder() *builder.Builder { return &builder.Builder{Runs: c.runs} }
 
 // Freeze stops a running bottle and keeps its files and, if possible, its processes.
 func (c *Client) Freeze(ctx context.Context, slug string) (*store.Kept, error) {

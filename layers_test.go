@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"internal/backends", "internal/review", "internal/run/repos", "internal/provenance"},
 	{"internal/ask", "internal/run/plan"},
 	{"internal/run", "internal/agent", "internal/ship/operator"},
-	{"internal/propose", "internal/bottles", "internal/gate/judge", "internal/tracing"},
+	{"internal/propose", "internal/bottles", "internal/builder", "internal/gate/judge", "internal/tracing"},
 	{"internal/work"},
 	{"internal/orchestrate/bottlework"},
 	{"internal/doctor", "internal/orchestrate/serve"},

@@ -21,7 +21,8 @@ import (
 const imageLong = `Images are root file systems for bottles: carboy run --image REF. REF is oci:DIR
 (an OCI layout), tar:FILE (of docker save, or an OCI archive), a path to either, or a
 reference to a registry. To name an image in a layout or archive, add a colon and the
-name.
+name. built:NAME is what carboy image build -t NAME built, and sha256:… an image that is
+there.
 
 An image is fetched once and kept by its digest. Passwords of registries are read where
 docker login and podman login write them, except those that a helper program keeps.`
@@ -33,10 +34,10 @@ const imageExample = `  carboy image pull ghcr.io/team/toolbox:1
 
 func (a *app) imageCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "image", Short: "fetch, list and remove images", Long: imageLong, Example: imageExample, GroupID: "keep", Args: a.unknownCommand,
+		Use: "image", Short: "fetch, build, list and remove images", Long: imageLong, Example: imageExample, GroupID: "keep", Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.imagePullCmd(), a.imageListCmd(), a.imageRemoveCmd())
+	cmd.AddCommand(a.imagePullCmd(), a.imageBuildCmd(), a.imageListCmd(), a.imageRemoveCmd())
 	return cmd
 }
 

@@ -47,8 +47,8 @@ func (c *Keeper) imageOf(e *manifest.Effective, dir string) (string, error) {
 }
 
 // BuildImage builds the image of a Preflight for which [Preflight.Builds] is true, and
-// imports it. The Docker Engine or a BuildKit daemon of this machine does the work; it
-// has nothing to do if nothing changed. say receives the engine's output, which is not
+// stores it. The Docker Engine or a BuildKit daemon of this machine does the work, else
+// bottles do; there is nothing to do if nothing changed. say receives output, which is not
 // trusted; it may be nil.
 func (c *Keeper) BuildImage(ctx context.Context, p *Preflight, say func(string)) (*plan.Image, error) {
 	file, ok := strings.CutPrefix(p.Image, image.BuildPrefix)

@@ -1,0 +1,146 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/builder"
+	"github.com/carboy/carboy/internal/dockerfile"
+	"github.com/carboy/carboy/internal/safetext"
+)
+
+const imageBuildLong = `Build the image of a Dockerfile, without Docker and without root's rights, and print its
+digest. Each RUN is the command of a bottle: it is the image's root, sees the image and
+nothing of this machine, and reaches the hosts that --allow names, or none. TLS is passed
+through unread, since a build holds no key.
+
+FROM takes scratch, an earlier stage, or what carboy run --image takes; a relative path is one
+in DIR. Known besides are RUN, also with here-documents, COPY, ADD of files, ENV, ARG,
+WORKDIR, USER, ENTRYPOINT, CMD, LABEL, EXPOSE, SHELL, STOPSIGNAL; VOLUME is ignored. Anything
+else is an error with its line: Docker or BuildKit can build that file.
+
+A step is not carried out again if its instruction, files, variables, hosts and all before it
+are those of an earlier build. At most 10 GiB of steps are kept, the latest used.
+
+The result is one layer above the base image's. Owners are those that the steps set, and times
+after the year 2000 become its first second, as SOURCE_DATE_EPOCH tells programs: the same
+steps give the same digest.
+
+carboy run --image built:NAME uses an image that -t named.`
+
+const imageBuildExample = `  carboy image build -t box .
+  carboy image build --allow deb.debian.org --allow registry.npmjs.org -t box ~/box
+  carboy image build -f Dockerfile.dev --build-arg VERSION=3 --target tests .
+  carboy run --image built:box -- make test`
+
+type imageBuildFlags struct {
+	file, name, target string
+	allow, args        []string
+	noCache, json      bool
+}
+
+func (a *app) imageBuildCmd() *cobra.Command {
+	var f imageBuildFlags
+	cmd := &cobra.Command{
+		Use: "build DIR", Short: "build an image from a Dockerfile", Long: imageBuildLong, Example: imageBuildExample,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("name the directory: carboy image build DIR", "image build: %d directories", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := f.options(args[0])
+			if err != nil {
+				return err
+			}
+			defer o.Context.Close()
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error { return a.buildImage(ctx, c, o, f.json) })
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.file, "file", "f", "", "the Dockerfile (`FILE`; default: DIR/Dockerfile)")
+	fs.StringVarP(&f.name, "tag", "t", "", "the `NAME` by which --image built:NAME finds the image")
+	fs.StringArrayVar(&f.allow, "allow", nil, "let RUN reach `HOST[:PORT]`, as carboy run --allow does; repeatable")
+	fs.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG (`NAME=VALUE`; NAME: this variable's); repeatable")
+	fs.StringVar(&f.target, "target", "", "build this `STAGE` (default: the last one)")
+	fs.BoolVar(&f.noCache, "no-cache", false, "carry out every step")
+	fs.BoolVar(&f.json, "json", false, "print ref, digest, root, config, layers, bytes, left, when")
+	return cmd
+}
+
+// options opens the directory and reads the Dockerfile.
+func (f *imageBuildFlags) options(dir string) (o carboy.MakeOptions, err error) {
+	o = carboy.MakeOptions{Name: f.name, Target: f.target, Allow: f.allow, NoCache: f.noCache, Args: map[string]string{}}
+	for _, arg := range f.args {
+		name, value, given := strings.Cut(arg, "=")
+		if !given {
+			value, given = os.LookupEnv(name)
+		}
+		if !given || name == "" {
+			return o, usagef("write NAME=VALUE, or set the variable", "--build-arg %.80q has no value", arg)
+		}
+		o.Args[name] = value
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return o, err
+	}
+	if o.File = f.file; o.File == "" {
+		o.File = filepath.Join(dir, "Dockerfile")
+	}
+	file, err := os.Open(o.File)
+	if err != nil {
+		return o, fmt.Errorf("the Dockerfile: %w", err)
+	}
+	defer file.Close()
+	if o.Text, err = io.ReadAll(io.LimitReader(file, dockerfile.MaxFile+1)); err != nil {
+		return o, fmt.Errorf("the Dockerfile: %w", err)
+	}
+	if whole, err := filepath.Abs(o.File); err == nil {
+		o.Ignore, err = filepath.Rel(dir, whole)
+		if err != nil || !filepath.IsLocal(o.Ignore) {
+			o.Ignore = "Dockerfile"
+		}
+	}
+	o.Context, err = os.OpenRoot(dir)
+	return o, err
+}
+
+// buildImage builds an image and prints the progress.
+func (a *app) buildImage(ctx context.Context, c *carboy.Client, o carboy.MakeOptions, asJSON bool) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	o.Say = func(p builder.Progress) {
+		style := dimText
+		if p.Step > 0 {
+			style = plainText
+		}
+		a.say(style, "%s", safetext.String(p.String(), 300))
+	}
+	img, err := c.MakeImage(ctx, o)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w while the image was built; finished steps are kept", carboy.ErrInterrupted)
+	case err != nil:
+		return err
+	case asJSON:
+		return a.printJSON(img)
+	}
+	for _, l := range img.Left {
+		a.say(plainText, "left out: %s", errorText(l))
+	}
+	_, err = fmt.Fprintln(a.stdout, img.Digest)
+	return err
+}
