@@ -29,7 +29,7 @@ var unnamed = map[string]string{
 		scenario.Codegenie scenario.Coverage scenario.Lists scenario.Result scenario.Scenario scenario.Slices scenario.Target
 		ship.Approved ship.Imported ship/plan.Change ship/plan.Operation ship/plan.Plan trace.FactLine trace.Flags trace.Op trace.Tail work.File`,
 	"set by one stage for the next, not by a program": `
-		audit.Log change.Policy run/plan.Build run/plan.Grant run/plan.OpenedImage run/plan.Plan secret.Redactor ship/approval.Verifier ship/hosts.Reviews ship/remote.Keys ship/reviews.Forge`,
+		audit.Log builder.Base change.Policy run/plan.Build run/plan.Grant run/plan.OpenedImage run/plan.Plan secret.Redactor ship/approval.Verifier ship/hosts.Reviews ship/remote.Keys ship/reviews.Forge`,
 	"the asking side of the queue, which a run is": `supervise.Asker supervise.AskerOptions`,
 	"for package exitcode":                         `exitcode.Class`,
 	"an interface, which any type can have":        `gateway.Observer image.Maker supervise/tools.Forge work.Forge`,

@@ -119,3 +119,54 @@ func TestImage(t *testing.T) {
 		t.Errorf("no image: exit code %d\n%s%s", code, out, msg)
 	}
 }
+
+// TestImageBuild builds an image in bottles and runs it by its name and its digest.
+func TestImageBuild(t *testing.T) {
+	d := newDen(t, map[string]string{
+		"bottles/box/Dockerfile": "ARG WHO\nFROM scratch\nARG WHO\nWORKDIR /etc\nCOPY note note\nCOPY carboy /bin/carboy\nRUN [\"/bin/carboy\", \"version\"]\nENV MADE=for-$WHO PATH=/bin\nCMD [\"carboy\", \"version\"]\n",
+		"bottles/box/note":       "made in a bottle\n",
+		"bottles/bad/Dockerfile": "FROM scratch\nRUN --mount=type=cache,target=/x true\n",
+	})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := d.home + "/.config/carboy/bottles/"
+	if err := os.WriteFile(dir+"box/carboy", program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, msg, code := d.carboy("image", "build", "-t", "box", "--build-arg", "WHO=you", dir+"box")
+	digest := strings.TrimSpace(out)
+	if code != 0 || !strings.HasPrefix(digest, "sha256:") || !strings.Contains(msg, "step 6/8: RUN") {
+		t.Fatalf("exit code %d\n%s%s", code, out, msg)
+	}
+	out, msg, code = d.carboy("image", "build", "--json", "-t", "box", "--build-arg", "WHO=you", dir+"box")
+	if code != 0 || !strings.Contains(out, digest) || !strings.Contains(out, `"MADE=for-you"`) || !strings.Contains(msg, "(cached)") {
+		t.Errorf("again: exit code %d\n%s%s", code, out, msg)
+	}
+	if out, _, _ := d.carboy("image", "list"); !strings.Contains(out, "built:box") {
+		t.Errorf("the list:\n%s", out)
+	}
+	for _, ref := range []string{"built:box", digest} {
+		if out, msg, code := d.carboy("run", "--image", ref); code != 0 || !strings.HasPrefix(out, "carboy ") {
+			t.Errorf("%s: exit code %d\n%s%s", ref, code, out, msg)
+		}
+	}
+	for want, args := range map[string][]string{
+		"Dockerfile:2: RUN: --mount is not known here; the Docker Engine and BuildKit can": {dir + "bad"},
+		"no such file":         {dir + "none"},
+		"name the directory":   {},
+		"is not one of letter": {"-t", "No Name", dir + "box"},
+		"has no value":         {"--build-arg", "NOT_SET_HERE", dir + "box"},
+		"has that name":        {"--build-arg", "OTHER=1", dir + "box"},
+		"no such stage":        {"--target", "none", dir + "box"},
+	} {
+		if _, msg, code := d.carboy(append([]string{"image", "build"}, args...)...); code == 0 || !strings.Contains(msg, want) {
+			t.Errorf("%q: exit code %d\n%s", args, code, msg)
+		}
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,18 +43,26 @@ type Options struct {
 	Context *os.Root
 	// File names the Dockerfile in errors; Text is what it holds. Ignore names it in the
 	// context, to find its own .dockerignore.
-	File, Ignore string
-	Text         []byte
-	Args         map[string]string // of ARG
-	Allow        []string          // hosts that RUN may reach, as run's --allow
-	Target       string            // the stage; empty: the last one
-	NoCache      bool
-	Name         string // that the image gets, for image.NamePrefix; empty: none
-	Ref          string // of the image, in lists; empty: its name, else its file
-	Say          func(Progress)
-	Pull         image.Options // of base images
+	File, Ignore        string
+	Text                []byte
+	Args                map[string]string // of ARG
+	Allow, AllowPrivate []string          // hosts that RUN may reach, as run's --allow and --allow-private
+	Target              string            // the stage; empty: the last one
+	NoCache             bool
+	Name                string // that the image gets, for image.NamePrefix; empty: none
+	Ref                 string // of the image, in lists; empty: its name, else its file
+	Say                 func(Progress)
+	Pull                image.Options // of base images
 	// Bases are images that FROM may name besides.
-	Bases map[string]func(ctx context.Context) (*image.Image, error)
+	Bases map[string]func(context.Context, Base) (*image.Image, error)
+}
+
+// Base holds what the maker of a base image needs.
+type Base struct {
+	Store     *image.Store
+	Tmp       string // a directory for the time of the build
+	Say       func(string)
+	Transport http.RoundTripper // nil: the default
 }
 
 // Progress says how far a build is.

@@ -350,6 +350,37 @@ func TestBuildFromNothing(t *testing.T) {
 	}
 }
 
+// TestBuildForBottle: a bottle's own Dockerfile is built in bottles where no engine is, and
+// not where the user names one.
+func TestBuildForBottle(t *testing.T) {
+	s := newSite(t)
+	s.write("Dockerfile", "FROM scratch\nCOPY x /only/x\n")
+	s.write("x", "x\n")
+	images, err := plan.OpenImages(s.b.Runs.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"XDG_RUNTIME_DIR": s.dir}
+	build := func() (*image.Image, error) {
+		return images.Build(t.Context(), image.Recipe{File: s.context + "/Dockerfile"}, image.Options{Env: func(n string) string { return env[n] }, Maker: s.b}, nil)
+	}
+	env["DOCKER_HOST"] = "unix://" + s.dir + "/none"
+	if _, err := build(); err == nil || !strings.Contains(err.Error(), "nothing is here to build it") {
+		t.Errorf("with an engine that is not there: %v", err)
+	}
+	delete(env, "DOCKER_HOST")
+	img, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.wants(img, "only/x", "x\n")
+	s.missing(img, "only/Dockerfile")
+	again, err := build()
+	if err != nil || again.Digest != img.Digest || again.Ref != "dockerfile:"+s.context+"/Dockerfile" {
+		t.Errorf("again: %v %v", again, err)
+	}
+}
+
 // TestBuildFails names the instruction, its last lines and what would help.
 func TestBuildFails(t *testing.T) {
 	s := newSite(t)
@@ -385,12 +416,6 @@ func TestBuildFails(t *testing.T) {
 	}
 	if _, err := s.build("FROM scratch\nARG A\n", func(o *Options) { o.Args = map[string]string{"B": "1"} }); err == nil || !strings.Contains(err.Error(), "--build-arg B") {
 		t.Errorf("an argument of nothing: %v", err)
-	}
-	if _, err := s.build("FROM scratch\n", func(o *Options) { o.Allow = []string{"example.com/path"} }); err != nil {
-		t.Errorf("nothing runs: %v", err)
-	}
-	if _, err := s.build("FROM "+base+"\nRUN id\n", func(o *Options) { o.Allow = []string{"example.com/path"} }); err == nil || !strings.Contains(err.Error(), "names a path") {
-		t.Errorf("a path: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -473,7 +498,7 @@ func TestBuildNetwork(t *testing.T) {
 	base := tools(t, curl)
 	text := "FROM " + base + "\nRUN curl -sSf http://files.example.com/x >/got\n"
 	_, err := s.build(text, nil)
-	if err == nil || !strings.Contains(err.Error(), "it was refused the network to files.example.com: --allow HOST opens it") {
+	if err == nil || !strings.Contains(err.Error(), "files.example.com: name refused: no --allow names it") {
 		t.Errorf("closed: %v", err)
 	}
 	if _, err := s.build(text, func(o *Options) { o.Allow = []string{"other.example.com"} }); err == nil {

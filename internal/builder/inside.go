@@ -23,7 +23,7 @@ import (
 // What follows runs in the bottle, as its root. Paths, links and accounts are the image's
 // there, and lead nowhere else: carboy outside resolves none of them.
 
-// order is what the program inside is told, on its standard input. The contents of copies
+// order tells the program inside what to do, on its standard input. The contents of copies
 // follow it as tars, one after the other.
 type order struct {
 	What string // for records of runs
@@ -41,7 +41,7 @@ type op struct {
 	Chmod string // octal, or empty
 }
 
-// command is what RUN runs.
+// command describes the process of a RUN.
 type command struct {
 	Args, Env []string
 	Dir, User string

@@ -119,7 +119,7 @@ func (w *build) open(ctx context.Context, ref string) (*stage, error) {
 // fetch returns a base image. A relative path is one in the context.
 func (w *build) fetch(ctx context.Context, ref string) (*image.Image, error) {
 	if make := w.o.Bases[ref]; make != nil {
-		return make(ctx)
+		return make(ctx, Base{w.s, w.tmp, func(l string) { w.o.Say(Progress{Text: l}) }, w.o.Pull.Transport})
 	}
 	form, file := "", ref
 	for _, f := range []string{"oci:", "tar:"} {

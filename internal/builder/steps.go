@@ -34,9 +34,8 @@ func (st *stage) run(ctx context.Context, s *dockerfile.Step) error {
 		dir = "/"
 	}
 	c := &command{Args: st.shell(s), Env: st.env(), Dir: dir, User: st.config.User}
-	allow := slices.Clone(st.w.o.Allow)
-	slices.Sort(allow)
-	st.key = key(st.key, "run", c, allow)
+	allow, private := slices.Sorted(slices.Values(st.w.o.Allow)), slices.Sorted(slices.Values(st.w.o.AllowPrivate))
+	st.key = key(st.key, "run", c, allow, private)
 	st.changed = true
 	path, ok := st.w.kept(st.key)
 	st.w.say(s, ok)
@@ -76,11 +75,7 @@ func (st *stage) carry(ctx context.Context, s *dockerfile.Step, c *command) erro
 	}
 	out := &lines{say: func(l string) { st.w.o.Say(Progress{Text: l}) }}
 	path := filepath.Join(st.w.dir, st.key)
-	allow := st.w.o.Allow
-	if c == nil {
-		allow = nil
-	}
-	err := st.w.bottle(ctx, st, o, tars, allow, out, &plan.Build{Take: func(r io.Reader) error { return keepFile(r, path, 2*st.w.most) }})
+	err := st.w.bottle(ctx, st, o, tars, out, &plan.Build{Take: func(r io.Reader) error { return keepFile(r, path, 2*st.w.most) }})
 	out.flush()
 	if err != nil {
 		return stepError(s, st.pending, out.last, err)
@@ -119,7 +114,7 @@ func (w *build) take(ctx context.Context, p *pending) error {
 	defer f.Close()
 	data := bufio.NewWriterSize(&bounded{w: f, left: 2 * w.most}, 256<<10)
 	msg := &lines{say: func(string) {}}
-	err = w.bottle(ctx, p.from, order{Pack: &packing{p.sources}, What: "COPY --from"}, nil, nil, msg, &plan.Build{Data: true}, data)
+	err = w.bottle(ctx, p.from, order{Pack: &packing{p.sources}, What: "COPY --from"}, nil, msg, &plan.Build{Data: true}, data)
 	msg.flush()
 	if err == nil {
 		err = data.Flush()
@@ -149,7 +144,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 type errStep struct {
 	code   int
 	why    string
-	closed []string // hosts that it was refused
+	closed []string // hosts that it was refused, and why
 }
 
 func (e *errStep) Error() string {
@@ -158,13 +153,13 @@ func (e *errStep) Error() string {
 		s = e.why
 	}
 	if len(e.closed) > 0 {
-		s += "; it was refused the network to " + strings.Join(e.closed, ", ") + ": --allow HOST opens it"
+		s += "; on the network: " + strings.Join(e.closed, ", ")
 	}
 	return s
 }
 
 // bottle runs an order in a bottle of the stage. Standard output goes to data, if given.
-func (w *build) bottle(ctx context.Context, st *stage, o order, tars, allow []string, out io.Writer, b *plan.Build, data ...io.Writer) error {
+func (w *build) bottle(ctx context.Context, st *stage, o order, tars []string, out io.Writer, b *plan.Build, data ...io.Writer) error {
 	in, err := w.orders(o, tars)
 	if err != nil {
 		return err
@@ -175,13 +170,21 @@ func (w *build) bottle(ctx context.Context, st *stage, o order, tars, allow []st
 	if len(data) > 0 {
 		stdout = data[0]
 	}
+	var allow, private []string
+	if o.Run != nil {
+		allow, private = w.o.Allow, w.o.AllowPrivate
+	}
 	failed := &errStep{}
 	rec, err := w.b.Runs.Run(ctx, plan.Options{
 		Command: []string{plan.BuildProgram, o.What}, Mode: store.None, Backend: "gvisor", Limits: w.limits(),
-		Allow: allow, Stdin: in, Stdout: stdout, Stderr: out, Build: b,
+		Allow: allow, AllowPrivate: private, Stdin: in, Stdout: stdout, Stderr: out, Build: b,
 		OnEvent: func(e plan.Event) {
-			if name := safetext.String(e.Name, 100); e.Kind == "refused" && !slices.Contains(failed.closed, name) && len(failed.closed) < 5 {
-				failed.closed = append(failed.closed, name)
+			if e.Kind != "refused" {
+				return
+			}
+			what, why, _ := strings.Cut(e.Text, ": ")
+			if at := fmt.Sprintf("%s: %s: %s", safetext.String(e.Name, 100), what, strings.Replace(receipt.Plain(why), "no route names", "no --allow names", 1)); !slices.Contains(failed.closed, at) && len(failed.closed) < 5 {
+				failed.closed = append(failed.closed, at)
 			}
 		},
 	})
@@ -265,7 +268,6 @@ func (w *build) image(ctx context.Context, st *stage) (*image.Image, error) {
 // assemble puts what the stage has changed, as one layer, on those of its base image. The
 // layer is not compressed, so that its digest depends on nothing but the files.
 func (w *build) assemble(ctx context.Context, st *stage) (v1.Image, error) {
-	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	var layers []v1.Layer
 	var err error
 	if st.base != nil {
@@ -280,6 +282,20 @@ func (w *build) assemble(ctx context.Context, st *stage) (v1.Image, error) {
 		}
 		layers = append(layers, top)
 	}
+	return ofLayers(st.config, layers...)
+}
+
+// OneLayer returns the image of one layer, which a file holds.
+func OneLayer(file, digest string) (v1.Image, error) {
+	l, err := image.FileLayer(file, digest)
+	if err != nil {
+		return nil, err
+	}
+	return ofLayers(v1.Config{}, l)
+}
+
+func ofLayers(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, l := range layers {
 		t, err := l.MediaType()
 		if err != nil {
@@ -294,7 +310,7 @@ func (w *build) assemble(ctx context.Context, st *stage) (v1.Image, error) {
 		return nil, err
 	}
 	c = c.DeepCopy()
-	c.OS, c.Architecture, c.Config, c.Created, c.History = "linux", runtime.GOARCH, st.config, v1.Time{Time: Epoch}, nil
+	c.OS, c.Architecture, c.Config, c.Created, c.History = "linux", runtime.GOARCH, config, v1.Time{Time: Epoch}, nil
 	return mutate.ConfigFile(img, c)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/dockerfile"
 )
 
@@ -106,13 +107,18 @@ func (st *stage) set(s *dockerfile.Step) error {
 	return nil
 }
 
-// defaultPath is what a command finds programs in if the image does not say.
+// defaultPath lists where a command finds programs if the image does not say.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // env returns the variables of a command, sorted: those of ARG, and over them those of ENV.
 func (st *stage) env() []string {
 	// Programs that store the time take it from here, Python's compiler among them.
 	all := []string{defaultPath, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(Epoch.Unix(), 10)}
+	if len(st.w.o.Allow)+len(st.w.o.AllowPrivate) > 0 {
+		for name, v := range rootfs.BuiltTrustEnv() {
+			all = append(all, name+"="+v)
+		}
+	}
 	for name, v := range st.args {
 		all = append(all, name+"="+v)
 	}

@@ -146,6 +146,10 @@ func Built(dir string, o Options) (bottle.Root, error) {
 	}
 	b.scratch()
 	b.hosts(o)
+	if o.Trusting {
+		b.text(builtTrustFile, string(b.hostBundle()))
+		b.text(builtAuthorityFile, "")
+	}
 	return b.root, b.err
 }
 

@@ -30,6 +30,11 @@ const (
 	// add it to those they trust already.
 	authorityFile = "/etc/ssl/carboy.pem"
 
+	// In a bottle that builds an image, they lie where nothing becomes a part of it. The
+	// image's own are left alone: a step may change them, and keep what stood there.
+	builtTrustFile     = "/.carboy/trust.pem"
+	builtAuthorityFile = "/.carboy/authority.pem"
+
 	javaStore = "/etc/ssl/certs/java/cacerts"
 
 	// chromiumPolicy tells Chromium of the bottle's authority: it has a list of its own.
@@ -74,6 +79,19 @@ func TrustEnv() map[string]string {
 	return env
 }
 
+// BuiltTrustEnv is TrustEnv for a root that Built made.
+func BuiltTrustEnv() map[string]string {
+	env := TrustEnv()
+	for name, file := range env {
+		if file == authorityFile {
+			env[name] = builtAuthorityFile
+		} else {
+			env[name] = builtTrustFile
+		}
+	}
+	return env
+}
+
 // trust writes the stores with what this machine trusts, to which Trust adds.
 func (b *builder) trust() {
 	b.replace(bottle.Entry{Path: trustFile, Mode: 0o644, Content: b.hostBundle()})
@@ -88,18 +106,18 @@ func (b *builder) trust() {
 	}
 }
 
-// Trust returns root, which was made with Options.Trusting, with one more
+// Trust returns root, which Host, Dir or Built made with Options.Trusting, with one more
 // trusted certificate, in PEM.
 func Trust(root bottle.Root, authority []byte) (bottle.Root, error) {
 	root.Entries = slices.Clone(root.Entries)
 	var all []byte
 	for i := range root.Entries {
 		switch e := &root.Entries[i]; e.Path {
-		case trustFile:
+		case trustFile, builtTrustFile:
 			all = append(bytes.TrimRight(e.Content, "\n"), '\n')
 			all = append(bytes.TrimLeft(all, "\n"), authority...)
 			e.Content = all
-		case authorityFile:
+		case authorityFile, builtAuthorityFile:
 			e.Content = authority
 		case chromiumPolicy:
 			var err error

@@ -1,13 +1,10 @@
 package plan
 
 import (
-	"fmt"
 	"io"
 	"os"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/fault"
-	"github.com/carboy/carboy/internal/policy"
 )
 
 // BuildProgram is where the bottle of a build has carboy itself.
@@ -43,21 +40,3 @@ func (b *Build) plan(p *Plan) {
 
 // Building reports whether an image is built.
 func (p *Plan) Building() bool { return p.building }
-
-// routes makes the routes pass TLS through. A bottle that builds holds no secret and no key,
-// and what is installed in it must trust the image's own certificates, not the bottle's.
-func (b *Build) routes(out []policy.Route) error {
-	for i, r := range out {
-		if len(r.Options().Matches) > 0 {
-			return &fault.OptionError{Option: r.Rule(), Value: r.String(), Reason: "names a path, and the TLS of a build is passed through unread", Advice: "name the host alone"}
-		}
-		if r.Protocol() == policy.ProtocolTCP {
-			continue
-		}
-		var err error
-		if out[i], err = r.WithOptions(policy.Options{Opaque: true}); err != nil {
-			return fmt.Errorf("%s: %w", r.Rule(), err)
-		}
-	}
-	return nil
-}

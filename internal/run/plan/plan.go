@@ -252,11 +252,6 @@ func ParseRoutes(o *Options) (out []policy.Route, file *routes.File, err error) 
 			out = append(out, r)
 		}
 	}
-	if o.Build != nil {
-		if err := o.Build.routes(out); err != nil {
-			return nil, nil, err
-		}
-	}
 	table, err := policy.Compile(out...)
 	if err != nil {
 		return nil, nil, err
