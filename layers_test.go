@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"internal/ask", "internal/run/plan"},
 	{"internal/run", "internal/agent", "internal/ship/operator"},
 	{"internal/propose", "internal/bottles", "internal/builder", "internal/gate/judge", "internal/tracing"},
-	{"internal/work"},
+	{"internal/work", "internal/agentimages"},
 	{"internal/orchestrate/bottlework"},
 	{"internal/doctor", "internal/orchestrate/serve"},
 	{""},

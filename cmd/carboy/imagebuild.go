@@ -10,12 +10,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/agentimages"
 	"github.com/carboy/carboy/internal/builder"
 	"github.com/carboy/carboy/internal/dockerfile"
 	"github.com/carboy/carboy/internal/safetext"
@@ -23,8 +25,9 @@ import (
 
 const imageBuildLong = `Build the image of a Dockerfile, without Docker and without root's rights, and print its
 digest. Each RUN is the command of a bottle: it is the image's root, sees the image and
-nothing of this machine, and reaches the hosts that --allow names, or none. TLS is passed
-through unread, since a build holds no key.
+nothing of this machine, and reaches the hosts that --allow names, or none. Programs that
+ignore variables such as SSL_CERT_FILE do not trust the gateway: --allow HOST:443/tcp passes
+their TLS through.
 
 FROM takes scratch, an earlier stage, or what carboy run --image takes; a relative path is one
 in DIR. Known besides are RUN, also with here-documents, COPY, ADD of files, ENV, ARG,
@@ -38,23 +41,29 @@ The result is one layer above the base image's. Owners are those that the steps 
 after the year 2000 become its first second, as SOURCE_DATE_EPOCH tells programs: the same
 steps give the same digest.
 
-carboy run --image built:NAME uses an image that -t named.`
+carboy run --image built:NAME uses an image that -t named.
 
-const imageBuildExample = `  carboy image build -t box .
+Instead of DIR, the name of an agent ({agents}) builds its
+image, under that name: packages of Debian, and the agent from npm, all pinned by digest. A
+directory of that name is ./NAME.`
+
+const imageBuildExample = `  carboy image build claude && carboy run --image built:claude -- claude --version
+  carboy image build -t box .
   carboy image build --allow deb.debian.org --allow registry.npmjs.org -t box ~/box
   carboy image build -f Dockerfile.dev --build-arg VERSION=3 --target tests .
   carboy run --image built:box -- make test`
 
 type imageBuildFlags struct {
 	file, name, target string
-	allow, args        []string
+	allow, private     []string
+	args               []string
 	noCache, json      bool
 }
 
 func (a *app) imageBuildCmd() *cobra.Command {
 	var f imageBuildFlags
 	cmd := &cobra.Command{
-		Use: "build DIR", Short: "build an image from a Dockerfile", Long: imageBuildLong, Example: imageBuildExample,
+		Use: "build DIR|AGENT", Short: "build an image from a Dockerfile", Long: strings.Replace(imageBuildLong, "{agents}", strings.Join(agentimages.Names(), ", "), 1), Example: imageBuildExample,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("name the directory: carboy image build DIR", "image build: %d directories", len(args))
@@ -62,18 +71,19 @@ func (a *app) imageBuildCmd() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := f.options(args[0])
+			o, done, err := f.options(args[0])
 			if err != nil {
 				return err
 			}
-			defer o.Context.Close()
+			defer done()
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error { return a.buildImage(ctx, c, o, f.json) })
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.file, "file", "f", "", "the Dockerfile (`FILE`; default: DIR/Dockerfile)")
 	fs.StringVarP(&f.name, "tag", "t", "", "the `NAME` by which --image built:NAME finds the image")
-	fs.StringArrayVar(&f.allow, "allow", nil, "let RUN reach `HOST[:PORT]`, as carboy run --allow does; repeatable")
+	fs.StringArrayVar(&f.allow, "allow", nil, "let RUN reach `HOST[:PORT][/PATH]`, as carboy run --allow does; repeatable")
+	fs.StringArrayVar(&f.private, "allow-private", nil, "let RUN reach `HOST[:PORT]`, which may have a private address; repeatable")
 	fs.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG (`NAME=VALUE`; NAME: this variable's); repeatable")
 	fs.StringVar(&f.target, "target", "", "build this `STAGE` (default: the last one)")
 	fs.BoolVar(&f.noCache, "no-cache", false, "carry out every step")
@@ -82,31 +92,38 @@ func (a *app) imageBuildCmd() *cobra.Command {
 }
 
 // options opens the directory and reads the Dockerfile.
-func (f *imageBuildFlags) options(dir string) (o carboy.MakeOptions, err error) {
-	o = carboy.MakeOptions{Name: f.name, Target: f.target, Allow: f.allow, NoCache: f.noCache, Args: map[string]string{}}
+func (f *imageBuildFlags) options(dir string) (o carboy.MakeOptions, done func(), err error) {
+	o = carboy.MakeOptions{Name: f.name, Target: f.target, Allow: f.allow, AllowPrivate: f.private, NoCache: f.noCache, Args: map[string]string{}}
 	for _, arg := range f.args {
 		name, value, given := strings.Cut(arg, "=")
 		if !given {
 			value, given = os.LookupEnv(name)
 		}
 		if !given || name == "" {
-			return o, usagef("write NAME=VALUE, or set the variable", "--build-arg %.80q has no value", arg)
+			return o, nil, usagef("write NAME=VALUE, or set the variable", "--build-arg %.80q has no value", arg)
 		}
 		o.Args[name] = value
 	}
+	if slices.Contains(agentimages.Names(), dir) {
+		if o.Name = f.name; o.Name == "" {
+			o.Name = dir
+		}
+		done, err = agentimages.Open(dir, &o)
+		return o, done, err
+	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return o, err
+		return o, nil, err
 	}
 	if o.File = f.file; o.File == "" {
 		o.File = filepath.Join(dir, "Dockerfile")
 	}
 	file, err := os.Open(o.File)
 	if err != nil {
-		return o, fmt.Errorf("the Dockerfile: %w", err)
+		return o, nil, fmt.Errorf("the Dockerfile: %w", err)
 	}
 	defer file.Close()
 	if o.Text, err = io.ReadAll(io.LimitReader(file, dockerfile.MaxFile+1)); err != nil {
-		return o, fmt.Errorf("the Dockerfile: %w", err)
+		return o, nil, fmt.Errorf("the Dockerfile: %w", err)
 	}
 	if whole, err := filepath.Abs(o.File); err == nil {
 		o.Ignore, err = filepath.Rel(dir, whole)
@@ -114,8 +131,10 @@ func (f *imageBuildFlags) options(dir string) (o carboy.MakeOptions, err error) 
 			o.Ignore = "Dockerfile"
 		}
 	}
-	o.Context, err = os.OpenRoot(dir)
-	return o, err
+	if o.Context, err = os.OpenRoot(dir); err != nil {
+		return o, nil, err
+	}
+	return o, func() { o.Context.Close() }, nil
 }
 
 // buildImage builds an image and prints the progress.
