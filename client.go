@@ -82,6 +82,13 @@ func (c *Client) Bottles(ctx context.Context) ([]NamedBottle, []*store.CorruptEr
 	return c.bottles.Bottles(ctx)
 }
 
+// Called returns the name of the bottle that a person means by a name, for a command on
+// bottles in these states: the one of that name, or of the same label the only other one
+// that fits. others would fit too.
+func (c *Client) Called(ctx context.Context, name string, states ...BottleState) (slug string, others []string, err error) {
+	return c.bottles.Called(ctx, name, states...)
+}
+
 // GC removes the runs of a plan and records each removal.
 func (c *Client) GC(ctx context.Context, p store.Plan) ([]store.ID, error) {
 	return c.bottles.GC(ctx, p)

@@ -116,6 +116,59 @@ func shellAgent(script string) map[string]string {
 	}
 }
 
+// A name is not taken by the dead: a new bottle gets that of one that is over and has left
+// nothing to take. Where there is something, commands find the one that lives under the
+// next name, and say so when there are several.
+func TestNames(t *testing.T) {
+	d := newDen(t, shellAgent(`echo "$1" >"$1"; echo up; case "$1" in one | last) exit ;; fails) exit 5 ;; esac; sleep 1000`))
+	start := func(prompt string) []string {
+		return []string{"start", "waits", "--cwd", "--headless", "--prompt", prompt, "--label", "tty"}
+	}
+	check := func(wantCode int, want string, args ...string) {
+		t.Helper()
+		out, msg, code := d.carboy(args...)
+		if code != wantCode || !strings.Contains(out+msg, want) {
+			t.Errorf("%q: %d %s%s; want %d and %q", args, code, out, msg, wantCode, want)
+		}
+	}
+	forget := func() {
+		t.Helper()
+		if err := os.Remove(d.home + "/state/carboy/bottles/tty/kept.json"); err != nil {
+			t.Fatal(err)
+		}
+		check(0, "over", "list", "--bottles")
+	}
+	check(5, "bottle tty is kept", "start", "waits", "--headless", "--prompt", "fails", "--label", "tty")
+	forget() // and there is nothing to land
+	check(0, "bottle tty is kept", start("one")...)
+	forget()
+	two, over2 := d.begun(start("two")...)
+	check(0, "no bottle tty is running; this is tty-2", "exec", "tty", "--", "cat", "two")
+	check(125, "nothing of it is kept", "resume", "tty") // what runs is not resumed
+	three, over3 := d.begun(start("three")...)
+	check(125, "could be tty-2, tty-3", "exec", "tty", "--", "true")
+	check(1, "could be tty-2, tty-3", "attach", "tty")
+	check(0, "three\n", "exec", "tty-3", "--", "cat", "three") // the control
+	check(0, "one", "diff", "tty")                             // its own changes wait
+	check(0, "", "land", "tty", "--yes")
+	check(1, "could be tty-2, tty-3", "land", "tty", "--yes")
+	check(0, "is gone", "destroy", "--unlanded", "tty-3")
+	d.await(three, over3)
+	check(0, "this is tty-2", "freeze", "tty")
+	d.await(two, over2)
+	check(0, "this is tty-2", "resume", "tty", "--headless", "--prompt", "last")
+	check(0, "this is tty-2", "land", "tty", "--yes")
+	for _, name := range []string{"one", "two", "last"} {
+		if b, err := os.ReadFile(d.home + "/ws/" + name); err != nil || string(b) != name+"\n" {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	check(0, "bottle tty is kept", append(start("one"), "--keep")...) // the old one has landed all
+	check(0, "this is bottle tty; there is tty-2 too", "resume", "tty", "--headless", "--prompt", "last")
+	check(0, "there is no bottle", "destroy", "tt") // no other is ever destroyed
+	check(0, "bottle tty-2 is gone", "destroy", "tty-2")
+}
+
 // Ctrl-C is 130, whatever the agent makes of it; without it the code is the agent's.
 func TestStartInterrupted(t *testing.T) {
 	for script, what := range map[string]string{

@@ -27,7 +27,7 @@ func (a *app) attachCmd() *cobra.Command {
 		Args:    atMostRun, ValidArgsFunction: a.completeBottles(carboy.BottleRunning),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				m, err := find(ctx, c, arg(args))
+				m, err := a.findRunning(ctx, c, arg(args))
 				if err != nil {
 					return err
 				}

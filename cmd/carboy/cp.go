@@ -71,7 +71,7 @@ func (a *app) copy(ctx context.Context, c *carboy.Client, src, dest string, l ca
 	if path == "" {
 		return usagef("name a path after the colon", "cp: %s: has no path", safetext.String(ref, 80))
 	}
-	m, err := find(ctx, c, ref)
+	m, err := a.findRunning(ctx, c, ref)
 	if err != nil {
 		return err
 	}

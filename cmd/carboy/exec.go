@@ -86,7 +86,7 @@ func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, intera
 		return err
 	}
 	defer c.Close()
-	m, err := find(ctx, c, ref)
+	m, err := a.findRunning(ctx, c, ref)
 	if err != nil {
 		return err
 	}

@@ -65,17 +65,21 @@ func (a *app) freezeCmd() *cobra.Command {
 		Args:    oneBottle("freeze", "carboy freeze BOTTLE"), ValidArgsFunction: a.completeBottles(carboy.BottleRunning),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				if why := c.KeepsFilesOnly(args[0]); why != "" {
+				slug, err := a.called(ctx, c, args[0], carboy.BottleRunning, carboy.BottleFrozen)
+				if err != nil {
+					return err
+				}
+				if why := c.KeepsFilesOnly(slug); why != "" {
 					a.say(plainText, "only its files will be kept, and its processes end: %s", safetext.String(why, 300))
 				}
 				var k *store.Kept
-				err := a.slowly(ctx, "freezing", func(ctx context.Context) (err error) {
-					k, err = c.Freeze(ctx, args[0])
+				err = a.slowly(ctx, "freezing", func(ctx context.Context) (err error) {
+					k, err = c.Freeze(ctx, slug)
 					return err
 				})
 				before := errors.Is(err, carboy.ErrNotLive)
 				if before {
-					kept, kerr := c.Kept(args[0])
+					kept, kerr := c.Kept(slug)
 					if kerr != nil || kept == nil {
 						return errors.Join(kerr, err)
 					}
@@ -85,7 +89,7 @@ func (a *app) freezeCmd() *cobra.Command {
 					return err
 				}
 				if to != "" {
-					return a.exportBottle(ctx, c, args[0], to)
+					return a.exportBottle(ctx, c, slug, to)
 				}
 				if asJSON {
 					return a.printJSON(k)
@@ -95,13 +99,13 @@ func (a *app) freezeCmd() *cobra.Command {
 					size += p.Size
 				}
 				if before {
-					a.say(plainText, "bottle %s was %s already (%s): carboy resume %s", args[0], map[bool]string{true: "frozen", false: "kept"}[k.Frozen], receipt.Bytes(size), args[0])
+					a.say(plainText, "bottle %s was %s already (%s): carboy resume %s", slug, map[bool]string{true: "frozen", false: "kept"}[k.Frozen], receipt.Bytes(size), slug)
 					return nil
 				}
 				if k.WhyNot != "" {
 					a.say(plainText, "its processes could not be kept: %s", safetext.String(k.WhyNot, 300))
 				}
-				a.say(greenText, "bottle %s is frozen (%s): carboy resume %s", args[0], receipt.Bytes(size), args[0])
+				a.say(greenText, "bottle %s is frozen (%s): carboy resume %s", slug, receipt.Bytes(size), slug)
 				return nil
 			})
 		},
@@ -214,10 +218,14 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		return err
 	}
 	defer c.Close()
-	if f.from != "" {
-		if slug, err = a.importBottle(ctx, c, f.from, f.digest); err != nil {
-			return err
-		}
+	switch {
+	case f.from != "":
+		slug, err = a.importBottle(ctx, c, f.from, f.digest)
+	case !f.orchestrated: // which names the one that it means
+		slug, err = a.called(ctx, c, slug, carboy.BottleFrozen, carboy.BottleKept)
+	}
+	if err != nil {
+		return err
 	}
 	o := carboy.ResumeOptions{
 		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, KeepWork: !f.orchestrated, Policy: f.policy, AskFor: askFor, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,

@@ -19,6 +19,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/pager"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
@@ -30,7 +31,7 @@ var runRef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^
 
 // target splits [RUN] [PATH...]. The name of a bottle can name its run. Arguments after
 // -- are paths.
-func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []string) (ref string, paths []string, err error) {
+func (a *app) target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []string) (ref string, paths []string, err error) {
 	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
 		return "", args, nil
 	}
@@ -41,11 +42,17 @@ func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []st
 	if !store.ValidSlug(name) {
 		return "", args, nil
 	}
-	switch _, err := c.Find(ctx, name, ""); {
-	case errors.Is(err, store.ErrNotFound):
-		return "", args, nil
-	case err != nil:
+	own, err := c.Find(ctx, name, "")
+	none := errors.Is(err, store.ErrNotFound)
+	if err != nil && !none {
 		return "", nil, err
+	}
+	ref = name
+	if none || own.Changes.Settled() {
+		ref, err = a.called(ctx, c, name, carboy.BottleRunning, carboy.BottleFrozen, carboy.BottleKept)
+	}
+	if none && ref == name || err != nil {
+		return "", args, err
 	}
 	_, err = os.Lstat(name)
 	there := err == nil
@@ -57,7 +64,30 @@ func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []st
 	if there {
 		return "", nil, usagef("carboy "+cmd.Name()+" ./"+name+" for the path; carboy list shows the bottle's runs, by which it can be named too", "%s: %s is a bottle, and a path here", cmd.Name(), name)
 	}
-	return name, args[1:], nil
+	return ref, args[1:], nil
+}
+
+// called returns the name of the bottle that a person means by a name. It says so if that
+// is not the one of exactly this name, or not the only one that it could be.
+func (a *app) called(ctx context.Context, c *carboy.Client, name string, states ...carboy.BottleState) (string, error) {
+	slug, others, err := c.Called(ctx, name, states...)
+	switch {
+	case err != nil:
+	case len(others) > 0:
+		a.say(plainText, "this is bottle %s; there is %s too", name, strings.Join(others, ", "))
+	case slug != name:
+		a.say(plainText, "no bottle %s is %s; this is %s", name, strings.Join(fault.Mapped(states, func(s carboy.BottleState) string { return string(s) }), " or "), slug)
+	}
+	return slug, err
+}
+
+// findRunning returns the run that ref names, and of a bottle's name the one that runs.
+func (a *app) findRunning(ctx context.Context, c *carboy.Client, ref string) (store.Meta, error) {
+	ref, err := a.called(ctx, c, ref, carboy.BottleRunning)
+	if err != nil {
+		return store.Meta{}, err
+	}
+	return find(ctx, c, ref)
 }
 
 // find returns the run that ref names. "" means the newest run of this directory, or of
@@ -115,7 +145,7 @@ func (a *app) diffCmd() *cobra.Command {
 		ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				ref, paths, err := target(ctx, c, cmd, args)
+				ref, paths, err := a.target(ctx, c, cmd, args)
 				if err != nil {
 					return err
 				}
@@ -306,7 +336,7 @@ func (a *app) landCmd() *cobra.Command {
 		ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				ref, paths, err := target(ctx, c, cmd, args)
+				ref, paths, err := a.target(ctx, c, cmd, args)
 				if err != nil {
 					return err
 				}

@@ -388,6 +388,11 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 			return nil, err
 		}
 	}
+	if !o.Repeats {
+		if err := c.bury(ctx, b.Label); err != nil {
+			return nil, err
+		}
+	}
 	if b, err = c.Store.CreateBottle(ctx, b); err != nil {
 		return nil, err
 	}

@@ -41,9 +41,9 @@ const (
 // ErrNoBottle is returned for a bottle that does not exist.
 var ErrNoBottle = errors.New("no such bottle")
 
-// slugOf returns a name made from label: lower-case letters, digits and dashes, beginning with a letter. Run ids never
+// SlugOf returns a name made from label: lower-case letters, digits and dashes, beginning with a letter. Run ids never
 // begin with a letter, so a name is not an id.
-func slugOf(label string) string {
+func SlugOf(label string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(label) {
 		switch {
@@ -74,7 +74,7 @@ func ValidSlug(s string) bool {
 // CreateBottle creates the record of a bottle under an unused name: that of its label, else with -2, -3 and so on. It is
 // atomic and durable.
 func (s *Store) CreateBottle(ctx context.Context, b Bottle) (Bottle, error) {
-	base := slugOf(b.Label)
+	base := SlugOf(b.Label)
 	err := s.locked(ctx, func() error {
 		for n := 1; n <= maxSame; n++ {
 			b.Slug = base

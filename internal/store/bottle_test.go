@@ -18,7 +18,7 @@ func TestSlugs(t *testing.T) {
 		"reviewer": "reviewer", "Night: shift!": "night-shift", "  A  B  ": "a-b", "2fast": "b-2fast", "": "b", "äöü": "b", "../../x": "x", "a/../b": "a-b",
 		strings.Repeat("x", 100): strings.Repeat("x", 40), "-": "b", "x\x00y": "x-y", "Ünïcode name": "n-code-name", "01k9x3m7": "b-01k9x3m7",
 	} {
-		if got := slugOf(label); got != want || !ValidSlug(got) {
+		if got := SlugOf(label); got != want || !ValidSlug(got) {
 			t.Errorf("%q: %q, wanted %q", label, got, want)
 		}
 	}
