@@ -132,7 +132,7 @@ func (a *app) startHere(ctx context.Context, f *startFlags, template string, arg
 		return p.Agree()
 	}
 	s, err := a.startAgent(ctx, c, f, o, agree)
-	if s == nil || !o.Terminal || !s.Receipt.Landable() {
+	if s == nil || s.Frozen || !o.Terminal || !s.Receipt.Landable() {
 		return err
 	}
 	a.offer(ctx, s.Receipt)

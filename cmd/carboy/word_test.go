@@ -16,7 +16,7 @@ func TestWord(t *testing.T) {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const program = "#!/bin/sh\nread x; echo \"got $x\"; echo \"$x\" >>said\n"
+	const program = "#!/bin/sh\nread x; echo \"got $x\"; echo \"$x\" >>said; [ \"$x\" != third ] || sleep 1000\n"
 	if err := os.WriteFile(bin+"/claude", []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +49,16 @@ func TestWord(t *testing.T) {
 		if i == 1 && strings.Contains(s.text(), "reaches") {
 			t.Errorf("it asks again:\n%s", s.text())
 		}
+	}
+	// Frozen, it has not ended: nothing is asked.
+	s = terminalOf(t, d.home, 100, env, "claude")
+	s.typed("third\n")
+	s.await("got third")
+	if _, msg, code := d.carboy("freeze", "claude"); code != 0 {
+		t.Errorf("freeze: %d %s", code, msg)
+	}
+	if code := s.end(); code != 125 || strings.Contains(s.text(), "d shows the changes") {
+		t.Errorf("frozen: exit code %d:\n%s", code, s.text())
 	}
 	if said, err := os.ReadFile(d.home + "/ws/said"); err != nil || string(said) != "first\nsecond\n" {
 		t.Errorf("%q, %v", said, err)
