@@ -567,6 +567,57 @@ func TestProgramsOfTheWorkspace(t *testing.T) {
 	}
 }
 
+// What a command's program needs is shown and no more: a virtual environment of Python with
+// its Python, unless that is the home. What is the workspace's or the image's is there.
+func TestCommandIsShown(t *testing.T) {
+	w := provided(t, nil, "agent_provider: {template: pi}", "")
+	home := w.c.host.Env("HOME")
+	for name, text := range map[string]string{
+		"tools/tool/bin/tool": "#!/x\n", "tools/tool/pyvenv.cfg": "", "python/bin/python3.12": "", "python/lib/python3.12/os.py": "", "python/lib/other": "",
+		"pyvenv.cfg": "", "bin/mine": "#!/bin/sh\n", "alone": "#!/bin/sh\n", "ws/own": "#!/bin/sh\n",
+	} {
+		path := filepath.Join(home, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink(home+"/python/bin/python3.12", home+"/tools/tool/bin/python"), os.Symlink(home+"/tools/tool/bin/tool", home+"/bin/tool")); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct{ command, runs, shows string }{
+		{home + "/bin/tool", home + "/tools/tool/bin/tool", "python/lib/python3.12 python/bin/python3.12 tools/tool"},
+		{home + "/bin/mine", home + "/bin/mine", "bin/mine"}, // the home is a virtual environment
+		{home + "/alone", home + "/alone", "alone"},
+		{w.ws + "/own", w.ws + "/own", ""},
+		{"/bin/sh", "/bin/sh", ""},
+		{"sh", "sh", ""},
+		{home + "/none", "", ""},
+	} {
+		file := filepath.Join(home, ".config/carboy/bottles/b.md")
+		if err := os.WriteFile(file, []byte("---\nagent_provider: {template: command, settings: {command: ['"+x.command+"']}}\n---\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, err := w.preflight(bottles.StartOptions{Cwd: true, Terminal: true})
+		if x.runs == "" {
+			if err == nil || !strings.Contains(err.Error(), "b.md:2") {
+				t.Errorf("%s: %v", x.command, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown []string
+		for _, m := range p.Mounts {
+			src, _, _ := strings.Cut(m, ":")
+			shown = append(shown, strings.TrimPrefix(src, home+"/"))
+		}
+		if got := strings.Join(shown, " "); got != x.shows || p.Run.Command[0] != x.runs {
+			t.Errorf("%s: %s is started, and shown are %q; want %q", x.command, p.Run.Command[0], got, x.shows)
+		}
+	}
+}
+
 // Settings that a repository has for agents' programs change nothing of what carboy
 // itself does: not what is started, shown, reached, put on, or made.
 func TestSettingsOfARepository(t *testing.T) {

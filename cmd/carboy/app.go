@@ -86,7 +86,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "ship", Title: "Ship:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
 	root.AddCommand(
-		a.runCmd(), a.startCmd(), a.resumeCmd(), a.execCmd(), a.attachCmd(), a.cpCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
+		a.runCmd(), a.startCmd(), a.agentCmd(), a.resumeCmd(), a.execCmd(), a.attachCmd(), a.cpCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.superviseCmd(), a.receiptCmd(), a.statusCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(), a.provenanceCmd(), a.gateCmd(), a.workCmd(), a.planCmd(), a.applyCmd(), a.rollbackCmd(), a.shipCmd(), a.orchestrateCmd(),
 		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.runtimeCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),

@@ -15,7 +15,7 @@ import (
 // bottleMakers lists the commands that make bottles or say what one would be. Each has
 // --backend, and so have the agents' names.
 var bottleMakers = []string{
-	"run", "start", "resume", "work", "demo", "doctor", "escape-test", "sandbox health", "sandbox inspect",
+	"run", "start", "agent", "resume", "work", "demo", "doctor", "escape-test", "sandbox health", "sandbox inspect",
 	"gate init", "gate run", "gate trace", "gate baseline record",
 	"orchestrate doctor", "orchestrate serve", "orchestrate start", "orchestrate resume",
 }

@@ -44,7 +44,12 @@ func (a *app) wordCmd(template string) *cobra.Command {
 			if help, _ := cmd.Flags().GetBool("help"); help {
 				return cmd.Help()
 			}
-			return a.startHere(cmd.Context(), f, template, args)
+			return a.startHere(cmd.Context(), f, args, func(ws store.Workspace, conf string) (*propose.Proposal, error) {
+				if err := a.login(cmd.Context(), f, template, conf); err != nil {
+					return nil, err
+				}
+				return propose.For(template, ws, conf, a.env)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "agree to what is proposed")
@@ -79,8 +84,48 @@ func ownFlags(cmd *cobra.Command, args []string) ([]string, error) {
 	return args, nil
 }
 
-// startHere starts an agent on the current directory.
-func (a *app) startHere(ctx context.Context, f *startFlags, template string, args []string) error {
+const agentLong = `Start any program that is installed here as an agent, on this directory in a bottle. It
+needs no manifest: carboy proposes what the bottle may reach, shows it, and asks once for
+each program, directory and set of credentials. That is the public registries of the
+languages that the directory is written in, and the hosts of --credential: no vendor by
+itself. The bottle has a placeholder for each credential.
+
+A program that is no system's is shown inside read-only: the file, or the node_modules or
+virtual environment of Python that it is in. carboy resume NAME starts it again with its
+files and arguments. For claude, codex, gemini, opencode and pi there are commands of
+their own, which know more.`
+
+// agentCmd returns the command that starts any program as an agent.
+func (a *app) agentCmd() *cobra.Command {
+	f := &startFlags{cwd: true, keep: true}
+	credentials := list{name: "NAME=VARIABLE@HOST[:SCHEME]", eg: "a=ANTHROPIC_API_KEY@api.anthropic.com:x-api-key"}
+	cmd := &cobra.Command{
+		Use: "agent [flags] -- COMMAND [ARG...]", Short: "start any program as an agent on this directory", GroupID: "main", Long: agentLong,
+		Example:               "  carboy agent -- my-agent --verbose\n  carboy agent --credential a=ANTHROPIC_API_KEY@api.anthropic.com:x-api-key -- aider",
+		DisableFlagsInUseLine: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("write it after the flags: carboy agent -- my-agent", "agent: no command")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.startHere(cmd.Context(), f, args[1:], func(ws store.Workspace, conf string) (*propose.Proposal, error) {
+				return (&propose.Command{Program: args[0], Credentials: credentials.values}).For(ws, conf, a.env)
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.SortFlags = false
+	fl.Var(&credentials, "credential", "add the value of a variable of yours to requests to a host, as bearer unless a scheme is named; the bottle has a placeholder; repeatable")
+	fl.BoolVar(&f.yes, "yes", false, "agree to what is proposed")
+	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started")
+	return cmd
+}
+
+// startHere starts an agent on the current directory, from the manifests that by proposes.
+func (a *app) startHere(ctx context.Context, f *startFlags, args []string, by func(ws store.Workspace, conf string) (*propose.Proposal, error)) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("find the current directory: %w", err)
@@ -93,10 +138,7 @@ func (a *app) startHere(ctx context.Context, f *startFlags, template string, arg
 	if err != nil {
 		return err
 	}
-	if err := a.login(ctx, f, template, conf); err != nil {
-		return err
-	}
-	p, err := propose.For(template, ws, conf, a.env)
+	p, err := by(ws, conf)
 	if err != nil {
 		return err
 	}
@@ -109,7 +151,7 @@ func (a *app) startHere(ctx context.Context, f *startFlags, template string, arg
 	}
 	defer c.Close()
 	o := carboy.StartOptions{
-		Agent: template, Manifests: p.Dir, Args: args, Cwd: true, Keep: f.keep,
+		Agent: p.Name, Manifests: p.Dir, Args: args, Cwd: true, Keep: f.keep,
 		Terminal: isTerminal(a.stdin) && isTerminal(a.stdout), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	if a.dryRun(f) {

@@ -62,6 +62,7 @@ type Options struct {
 	MCP      []MCPServer
 	AskFor   time.Duration // the wait for a person's answer; 0: the default
 	Args     []string      // for the program, after those that the bottle says
+	Proposed bool          // carboy has proposed the bottle: its user has not written it
 }
 
 // MCPServer is a tool server to configure for the agent. It speaks streamable HTTP.
@@ -167,13 +168,19 @@ func (l *Launch) program(c *host.Host, e *manifest.Effective, o *Options, name, 
 	if e.Provider.Image.IsSet() || e.Provider.Dockerfile.IsSet() {
 		return []string{name}, nil
 	}
-	path, err := programOf(c, name, o.Dir)
+	path, err := Find(c.Env, name, o.Dir)
 	var command []string
 	if err == nil {
 		command, err = l.show(c, path, o.Dir)
 	}
 	if err != nil {
-		return nil, &fault.OptionError{Option: e.Provider.Template.From.String(), Value: name, Reason: "can't be started: " + err.Error(), Advice: "npm install -g " + pkg + ", or an image that has it, or template: command with the program of your choice"}
+		from, advice := e.Provider.Template.From.String(), "npm install -g "+pkg
+		if o.Proposed {
+			from = "the program"
+		} else {
+			advice += ", or an image that has it, or template: command with the program of your choice"
+		}
+		return nil, &fault.OptionError{Option: from, Value: name, Reason: "can't be started: " + err.Error(), Advice: advice}
 	}
 	return command, nil
 }
@@ -187,7 +194,8 @@ func isSystems(path string) bool {
 
 // show mounts a program of the host read-only, unless every bottle can read it, and
 // returns the command that starts it. If npm installed the program, show mounts the whole
-// node_modules directory. A script for node is started with the host's node, which show
+// node_modules directory, and of one in a virtual environment of Python that and its
+// Python. A script for node is started with the host's node, which show
 // mounts too if it needs to.
 func (l *Launch) show(c *host.Host, program, work string) ([]string, error) {
 	real, err := filepath.EvalSymlinks(program)
@@ -195,19 +203,23 @@ func (l *Launch) show(c *host.Host, program, work string) ([]string, error) {
 		return nil, err
 	}
 	if !isSystems(real) {
-		src := real
+		srcs := []string{real}
 		const modules = "/node_modules/"
 		if i := strings.Index(real, modules); i >= 0 {
-			src = real[:i+len(modules)-1]
+			srcs = []string{real[:i+len(modules)-1]}
+		} else if venv := venvOf(real); venv != "" && !fault.Within(fault.RealPath(c.Env("HOME")), venv) && !fault.Within(fault.RealPath(work), venv) {
+			srcs = append(pythonOf(venv), venv)
 		}
-		if err := l.mount(src); err != nil {
-			return nil, err
+		for _, src := range srcs {
+			if err := l.mount(src); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if !wantsNode(real) {
 		return []string{real}, nil
 	}
-	node, err := programOf(c, "node", work)
+	node, err := Find(c.Env, "node", work)
 	if err == nil {
 		node, err = filepath.EvalSymlinks(node)
 	}
@@ -215,6 +227,26 @@ func (l *Launch) show(c *host.Host, program, work string) ([]string, error) {
 		return []string{real}, err
 	}
 	return []string{node, real}, l.mount(node)
+}
+
+// venvOf returns the virtual environment of Python that has a program, or "".
+func venvOf(program string) string {
+	dir := filepath.Dir(filepath.Dir(program))
+	if _, err := os.Stat(filepath.Join(dir, "pyvenv.cfg")); err != nil {
+		return ""
+	}
+	return dir
+}
+
+// pythonOf returns what a virtual environment needs of its Python, unless that is the
+// system's: the program, and its libraries.
+func pythonOf(venv string) []string {
+	python, err := filepath.EvalSymlinks(filepath.Join(venv, "bin/python"))
+	if err != nil || isSystems(python) || fault.Within(python, venv) {
+		return nil
+	}
+	libs, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(python)), "lib/*python3*"))
+	return append(libs, python)
 }
 
 func (l *Launch) mount(path string) error {
@@ -404,15 +436,15 @@ var homeBins = []string{
 	".nvm/versions/node/*/bin", ".local/share/fnm/node-versions/*/installation/bin", ".local/share/mise/installs/node/*/bin", ".asdf/installs/nodejs/*/bin",
 }
 
-// programOf looks up a program in PATH, and then where package managers install programs.
+// Find looks up a program in PATH, and then where package managers install programs.
 // It skips relative directories and those in the workspace, which tools put on PATH: the
 // repository decides what is there, a link may lead anywhere, and carboy mounts what
-// programOf finds.
-func programOf(c *host.Host, name, work string) (string, error) {
+// Find finds.
+func Find(env func(string) string, name, work string) (string, error) {
 	work = fault.RealPath(work)
-	dirs := filepath.SplitList(c.Env("PATH"))
+	dirs := filepath.SplitList(env("PATH"))
 	for _, p := range homeBins {
-		found, _ := filepath.Glob(filepath.Join(c.Env("HOME"), p))
+		found, _ := filepath.Glob(filepath.Join(env("HOME"), p))
 		slices.Reverse(found) // of versions the newest, mostly
 		dirs = append(dirs, found...)
 	}

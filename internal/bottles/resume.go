@@ -148,8 +148,12 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	if k == nil {
 		return nil, fmt.Errorf("resume bottle %s: %w", o.Slug, ErrNotKept)
 	}
+	var args []string
+	for _, a := range b.Args {
+		args = append(args, string(a))
+	}
 	p, err := c.Preflight(StartOptions{
-		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
+		Args: args, Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
 		Manifests: string(b.Manifests), Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Repeats: o.Repeats, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})

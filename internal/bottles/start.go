@@ -223,7 +223,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		p.Notes = append(p.Notes, "there is no workspace: what the agent writes is gone at the end (--cwd gives it this directory)")
 	}
 	askFor := cmp.Or(o.AskFor, e.Limits.Approval.V)
-	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp, Args: o.Args})
+	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp, Args: o.Args, Proposed: o.Manifests != ""})
 	if err != nil {
 		return nil, err
 	}
@@ -382,6 +382,9 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: p.Backend, Manifests: store.Raw(o.Manifests)}
 	if b.Label == "" {
 		b.Label = o.Agent
+	}
+	if p.Template == "command" {
+		b.Args = store.Raws(o.Args)
 	}
 	if p.Workspace != "" {
 		if b.Workspace, err = store.ResolveWorkspace(p.Workspace); err != nil {

@@ -12,13 +12,13 @@ type Family uint8
 
 const (
 	Others Family = iota // Failed, or Usage
-	Runs                 // run, start, resume, exec; orchestrate start, orchestrate resume
+	Runs                 // run, start, agent, resume, exec; orchestrate start, orchestrate resume
 	Gates                // gate, work
 	Ships                // plan, apply, rollback, ship
 )
 
 var families = map[string]Family{
-	"run": Runs, "start": Runs, "resume": Runs, "exec": Runs,
+	"run": Runs, "start": Runs, "agent": Runs, "resume": Runs, "exec": Runs,
 	"gate": Gates, "work": Gates,
 	"orchestrate start": Runs, "orchestrate resume": Runs,
 	"plan": Ships, "apply": Ships, "rollback": Ships, "ship": Ships,

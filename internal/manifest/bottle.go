@@ -216,24 +216,31 @@ var tokens = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(
 // minToken is a lower bound for the length of tokens.
 const minToken = 12
 
+// LooksSecret says why a value must not come into a bottle: it has the form of a secret.
+// It returns "" if it has not.
+func LooksSecret(value string) string {
+	if len(value) < minToken {
+		return ""
+	}
+	rules, err := tokens()
+	if err == nil {
+		var hits []scan.Finding
+		if hits, err = rules.Check(scan.Options{Place: "env"}, []byte(value)); len(hits) > 0 {
+			return "looks like a secret (" + hits[0].Rule + "), and the command could read it"
+		}
+	}
+	if err != nil {
+		return "can't be looked at for secrets: " + err.Error()
+	}
+	return ""
+}
+
 // noSecret refuses a value that looks like a secret, or whose name suggests one,
 // except where bot-bottle accepted it.
 func (r *reader) noSecret(v document.Value, name, value, advice string) {
-	what := ""
+	what := LooksSecret(value)
 	if secret.NameSays(name) {
 		what = "its name says that it is a secret, and the command could read it"
-	} else if len(value) >= minToken {
-		rules, err := tokens()
-		if err == nil {
-			var hits []scan.Finding
-			hits, err = rules.Check(scan.Options{Place: "env"}, []byte(value))
-			if len(hits) > 0 {
-				what = "looks like a secret (" + hits[0].Rule + "), and the command could read it"
-			}
-		}
-		if err != nil && what == "" {
-			what = "can't be looked at for secrets: " + err.Error()
-		}
 	}
 	switch {
 	case what == "":

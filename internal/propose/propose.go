@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,17 +26,20 @@ import (
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
 
 // Proposal holds the manifests for one agent in one directory: a bottle and an agent, both
-// named as the agent's template.
+// of the same name.
 type Proposal struct {
 	// Dir is the directory of the manifests, in place of a configuration directory. It
 	// belongs to the workspace, as it is identified by its path and its inode.
-	Dir  string
-	name string
+	Dir string
+	// Name is that of the agent's template, or made from that of its program.
+	Name string
 	text string // of the bottle
 	sum  string // of all that the proposal was made from
 }
@@ -54,6 +58,56 @@ func For(template string, ws store.Workspace, conf string, env func(string) stri
 	if err != nil {
 		return nil, err
 	}
+	return propose(template, template, provider, routes, ws, conf), nil
+}
+
+// A Command is a program of the user's choice, which no template knows.
+type Command struct {
+	Program string // a path, or a name that is looked up
+	// Credentials are as in carboy run: NAME=VARIABLE@HOST[:SCHEME].
+	Credentials []string
+}
+
+// For returns the proposal for the program in a workspace: it reaches nothing but the
+// registries, and the hosts of the credentials.
+func (c *Command) For(ws store.Workspace, conf string, env func(string) string) (*Proposal, error) {
+	path, err := filepath.Abs(c.Program)
+	if !strings.Contains(c.Program, "/") {
+		if path, err = agent.Find(env, c.Program, string(ws.Path)); err != nil {
+			return nil, &fault.OptionError{Option: "the program", Value: safetext.String(c.Program, 80), Reason: "can't be started: " + err.Error(), Advice: "install it outside, or name its path"}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0 {
+		return nil, &fault.OptionError{Option: "the program", Value: safetext.String(path, 200), Reason: "is no program that is there", Advice: "name one that is installed"}
+	}
+	var routed []string
+	for _, s := range c.Credentials {
+		r, err := plan.ParseCredential(s)
+		if err != nil {
+			return nil, err
+		}
+		line, err := json.Marshal(routes.Describe(r))
+		if err != nil {
+			return nil, err
+		}
+		routed = append(routed, string(line))
+	}
+	command, err := json.Marshal([]string{path})
+	if err != nil {
+		return nil, err
+	}
+	name := store.SlugOf(filepath.Base(path))
+	if slices.Contains(Templates(), name) {
+		name += "-command" // the other manifests are those of carboy's own for the program
+	}
+	return propose(name, "command", "  settings: {command: "+string(command)+"}\n", routed, ws, conf), nil
+}
+
+// propose returns the proposal of a template with these lines of agent_provider and routes.
+func propose(name, template, provider string, routes []string, ws store.Workspace, conf string) *Proposal {
 	for _, l := range languages {
 		if l.in(string(ws.Path)) {
 			for _, host := range l.registries {
@@ -72,13 +126,13 @@ func For(template string, ws store.Workspace, conf string, env func(string) stri
 	}
 	origin := origin(string(ws.Path))
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", ws.Path, origin, b.String()))
-	p := &Proposal{Dir: dirOf(ws, conf), name: template, sum: hex.EncodeToString(sum[:])}
+	p := &Proposal{Dir: dirOf(ws, conf), Name: name, sum: hex.EncodeToString(sum[:])}
 	of := string(ws.Path)
 	if origin != "" {
 		of += " (" + origin + ")"
 	}
 	p.text = fmt.Sprintf("---\n# carboy proposed this for %s.\n# It is yours to change; when another is proposed, carboy asks again.\n# proposal: %s\n%s---\n", safetext.String(of, 300), p.sum, b.String())
-	return p, nil
+	return p
 }
 
 func dirOf(ws store.Workspace, conf string) string {
@@ -90,11 +144,15 @@ func dirOf(ws store.Workspace, conf string) string {
 // configuration directory, and the name of their agent; empty: there are none.
 func Last(ws store.Workspace, conf string) (files map[string]string, name string, err error) {
 	dir := dirOf(ws, conf)
+	all, err := store.Glob(dir, "bottles/*.md")
+	if err != nil {
+		return nil, "", err
+	}
 	var newest fs.FileInfo
-	for _, t := range Templates() {
-		fi, err := os.Stat(filepath.Join(dir, "bottles", t+".md"))
+	for _, file := range all {
+		fi, err := os.Stat(file)
 		if err == nil && (newest == nil || fi.ModTime().After(newest.ModTime())) {
-			newest, name = fi, t
+			newest, name = fi, strings.TrimSuffix(filepath.Base(file), ".md")
 		}
 	}
 	if name == "" {
@@ -113,8 +171,8 @@ func Last(ws store.Workspace, conf string) (files map[string]string, name string
 
 // bottle and agreed return the paths of the bottle's manifest, and of the file that says
 // which proposal the user has agreed to.
-func (p *Proposal) bottle() string { return filepath.Join(p.Dir, "bottles", p.name+".md") }
-func (p *Proposal) agreed() string { return filepath.Join(p.Dir, "agreed", p.name) }
+func (p *Proposal) bottle() string { return filepath.Join(p.Dir, "bottles", p.Name+".md") }
+func (p *Proposal) agreed() string { return filepath.Join(p.Dir, "agreed", p.Name) }
 
 // Write writes the manifests, unless what is there was proposed for the same reasons: then
 // the user may have changed it.
@@ -130,7 +188,7 @@ func (p *Proposal) Write() error {
 	if err := os.Remove(p.agreed()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := store.WriteFile(filepath.Join(p.Dir, "agents", p.name+".md"), []byte("---\nbottle: "+p.name+"\n---\n"), 0o600); err != nil {
+	if err := store.WriteFile(filepath.Join(p.Dir, "agents", p.Name+".md"), []byte("---\nbottle: "+p.Name+"\n---\n"), 0o600); err != nil {
 		return err
 	}
 	return store.WriteFile(p.bottle(), []byte(p.text), 0o600)

@@ -28,6 +28,7 @@ type Bottle struct {
 	Build     string    `json:"build,omitempty"`
 	Backend   string    `json:"backend,omitempty"`   // the name; empty: gvisor
 	Manifests Raw       `json:"manifests,omitempty"` // their directory; empty: the configuration's
+	Args      []Raw     `json:"args,omitempty"`      // of a command that begins again with them
 }
 
 const (
