@@ -185,7 +185,14 @@ func TestStartInterrupted(t *testing.T) {
 			t.Errorf("%s: exit code %d", what, code)
 		}
 	}
-	d := newDen(t, shellAgent("echo up; exit 5"))
+	// A word without a terminal is a script's, too.
+	d := newDen(t, nil)
+	cmd, over := d.begun("agent", "--yes", "--", "sh", "-c", `trap 'exit 0' INT; echo up; sleep 100 & wait`)
+	cmd.Process.Signal(unix.SIGINT)
+	if code := d.await(cmd, over); code != 130 {
+		t.Errorf("carboy agent: exit code %d", code)
+	}
+	d = newDen(t, shellAgent("echo up; exit 5"))
 	if _, _, code := d.carboy("start", "waits", "--headless", "--prompt", "x"); code != 5 {
 		t.Errorf("exit code %d", code)
 	}

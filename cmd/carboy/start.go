@@ -190,7 +190,7 @@ func (a *app) startAgent(ctx context.Context, c *carboy.Client, f *startFlags, o
 		return c.Start(ctx, o)
 	})
 	n.end()
-	return started, a.started(f, started, err, interrupted && f.headless)
+	return started, a.started(f, started, err, interrupted && !o.Terminal)
 }
 
 // pullFor fetches or builds the image of a bottle before its agent starts.
