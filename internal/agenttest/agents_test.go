@@ -37,7 +37,11 @@ func TestMain(m *testing.M) {
 	case len(os.Args) == 2 && os.Args[1] == askArg:
 		os.Exit(ask())
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if programDir != "" {
+		_ = os.RemoveAll(programDir)
+	}
+	os.Exit(code)
 }
 
 // patience bounds a run. Only a run that hangs reaches it.

@@ -26,6 +26,8 @@ type Script struct {
 	Steps []Step
 	// Final is the model's text after all steps.
 	Final string
+	// Say replaces Final: it returns the text for a request, as it was sent.
+	Say func(request string) string
 	// Decide replaces Steps. It returns the next step from a request, as it was sent, and
 	// the results of tools in it. nil means Final. It must return the same for the same
 	// request.
@@ -47,6 +49,14 @@ type Step struct {
 
 // Edit replaces the only Old in a file.
 type Edit struct{ Path, Old, New string }
+
+// final returns the model's last text for a request.
+func (s *Script) final(request string) string {
+	if s.Say != nil {
+		return s.Say(request)
+	}
+	return s.Final
+}
 
 func (s Step) String() string {
 	switch {
@@ -127,9 +137,9 @@ func firstOffered(tools []tool, names []string) (tool, bool) {
 }
 
 // works reports whether these are the agent's own tools, and not those of a small side
-// question.
+// question. codex offers some models JavaScript that calls its tools; no script does that.
 func works(tools []tool) bool {
-	_, ok := firstOffered(tools, runners)
+	_, ok := firstOffered(tools, append(slices.Clip(runners), "exec"))
 	return ok
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
@@ -29,8 +30,9 @@ import (
 type Server struct {
 	// Addr is HOST:PORT, for a route's upstream.
 	Addr string
-	// Roots holds the CA of the server's certificate.
+	// Roots holds the CA of the server's certificate, and CA that as a file for SSL_CERT_FILE.
 	Roots *x509.CertPool
+	CA    []byte
 	// OnStep is called before each step, in the request's goroutine. It may be nil.
 	OnStep func(n int)
 	// Others handles paths that are of no vendor's API. They need no key.
@@ -63,13 +65,13 @@ const maxBody = 32 << 20
 func New(t testing.TB, key string, script Script) *Server {
 	t.Helper()
 	s := &Server{key: key, script: script}
-	s.Addr, s.Roots = serve(t, s)
+	s.Addr, s.Roots, s.CA = serve(t, s)
 	return s
 }
 
 // serve starts an HTTP/1 and HTTP/2 server with TLS. It returns its address and the CA of
-// its certificate.
-func serve(t testing.TB, h http.Handler) (addr string, roots *x509.CertPool) {
+// its certificate, also as a file.
+func serve(t testing.TB, h http.Handler) (addr string, roots *x509.CertPool, file []byte) {
 	t.Helper()
 	authority, err := ca.New("the vendor", nil)
 	if err != nil {
@@ -87,7 +89,7 @@ func serve(t testing.TB, h http.Handler) (addr string, roots *x509.CertPool) {
 	t.Cleanup(web.Close)
 	roots = x509.NewCertPool()
 	roots.AddCert(authority.Certificate())
-	return web.Listener.Addr().String(), roots
+	return web.Listener.Addr().String(), roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate().Raw})
 }
 
 // Requests returns all requests so far.
@@ -252,7 +254,7 @@ func isSocket(r *http.Request) bool {
 // converse answers the requests on a WebSocket. Each request holds only the news since the
 // response that it names.
 func (s *Server) converse(c net.Conn, r *http.Request, x *taped) {
-	results := map[string][]string{} // by the id of the response
+	results, tools := map[string][]string{}, map[string][]tool{} // by the id of the response
 	for {
 		body, err := wsutil.ReadClientText(c) // joins the frames of a message
 		if err != nil {
@@ -278,8 +280,12 @@ func (s *Server) converse(c net.Conn, r *http.Request, x *taped) {
 		}
 		a.stream, a.body = true, string(body)
 		a.results = append(slices.Clone(results[more.Previous]), a.results...)
+		if len(a.tools) == 0 {
+			a.tools = tools[more.Previous]
+		}
 		e := &events{socket: c, exchange: x}
 		if more.Generate != nil && !*more.Generate {
+			tools["resp_warm"] = a.tools
 			o := object{"id": "resp_warm", "object": "response", "status": "completed", "model": a.model, "output": []any{}}
 			e.send("", object{"type": "response.created", "sequence_number": 0, "response": o})
 			e.send("", object{"type": "response.completed", "sequence_number": 1, "response": o})
@@ -291,7 +297,7 @@ func (s *Server) converse(c net.Conn, r *http.Request, x *taped) {
 			return
 		}
 		rep.model = a.model
-		results[responseID(rep)] = a.results
+		results[responseID(rep)], tools[responseID(rep)] = a.results, a.tools
 		writeResponses(e, a, rep)
 	}
 }
@@ -323,7 +329,7 @@ func (s *Server) next(a *modelQuery) (reply, error) {
 	s.finished = s.finished || n == len(s.script.Steps)
 	s.mu.Unlock()
 	if n == len(s.script.Steps) {
-		return reply{id: n, text: s.script.Final}, nil
+		return reply{id: n, text: s.script.final(a.body)}, nil
 	}
 	if s.OnStep != nil {
 		s.OnStep(n)
@@ -343,7 +349,7 @@ func (s *Server) decide(a *modelQuery) (reply, error) {
 	s.taken, s.finished = max(s.taken, n), step == nil
 	s.mu.Unlock()
 	if step == nil {
-		return reply{id: n, text: s.script.Final}, nil
+		return reply{id: n, text: s.script.final(a.body)}, nil
 	}
 	c, err := translate(*step, a.tools)
 	return reply{id: n, call: &c}, err

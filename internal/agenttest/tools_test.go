@@ -80,7 +80,7 @@ java /tmp/Get.java; keytool -list -cacerts -storepass changeit 2>/dev/null | gre
 func TestEverydayTools(t *testing.T) {
 	h := newHost(t)
 	u := newUpstream(t, h.ws)
-	addr, roots := serve(t, u)
+	addr, roots, _ := serve(t, u)
 	var err error
 	if h.client, err = carboy.Open(t.Context(), carboy.Options{Env: h.env, Roots: roots}); err != nil {
 		t.Fatal(err)

@@ -240,18 +240,10 @@ func isResponsesPath(r *http.Request) bool {
 
 func readResponses(_ *http.Request, body []byte) (*modelQuery, error) {
 	var q struct {
-		Model  string          `json:"model"`
-		Stream bool            `json:"stream"`
-		Input  json.RawMessage `json:"input"`
-		Tools  []struct {
-			Type       string `json:"type"`
-			Name       string `json:"name"`
-			Parameters schema `json:"parameters"`
-			Tools      []struct {
-				Name       string `json:"name"`
-				Parameters schema `json:"parameters"`
-			} `json:"tools"` // the tools of a namespace
-		} `json:"tools"`
+		Model   string          `json:"model"`
+		Stream  bool            `json:"stream"`
+		Input   json.RawMessage `json:"input"`
+		Tools   []responsesTool `json:"tools"`
 		Text    json.RawMessage `json:"text"`
 		Include []string        `json:"include"`
 	}
@@ -260,7 +252,39 @@ func readResponses(_ *http.Request, body []byte) (*modelQuery, error) {
 	}
 	a := &modelQuery{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.Text), "json_schema")}
 	a.thinks = slices.Contains(q.Include, "reasoning.encrypted_content")
-	for _, t := range q.Tools {
+	a.offer(q.Tools)
+	var items []struct {
+		Type   string          `json:"type"`
+		Output json.RawMessage `json:"output"`
+		Tools  []responsesTool `json:"tools"`
+	}
+	if json.Unmarshal(q.Input, &items) == nil {
+		for _, i := range items {
+			switch i.Type {
+			case "function_call_output", "custom_tool_call_output", "local_shell_call_output":
+				a.results = append(a.results, texts(i.Output))
+			case "additional_tools": // of newer models, in place of the request's tools
+				a.offer(i.Tools)
+			}
+		}
+	}
+	return a, nil
+}
+
+// responsesTool is a tool as a request for Responses offers it.
+type responsesTool struct {
+	Type       string `json:"type"`
+	Name       string `json:"name"`
+	Parameters schema `json:"parameters"`
+	Tools      []struct {
+		Name       string `json:"name"`
+		Parameters schema `json:"parameters"`
+	} `json:"tools"` // the tools of a namespace
+}
+
+// offer adds tools to those that the query offers.
+func (a *modelQuery) offer(tools []responsesTool) {
+	for _, t := range tools {
 		switch t.Type {
 		case "function":
 			a.tools = append(a.tools, tool{name: t.Name, schema: t.Parameters})
@@ -274,19 +298,6 @@ func readResponses(_ *http.Request, body []byte) (*modelQuery, error) {
 			}
 		}
 	}
-	var items []struct {
-		Type   string          `json:"type"`
-		Output json.RawMessage `json:"output"`
-	}
-	if json.Unmarshal(q.Input, &items) == nil {
-		for _, i := range items {
-			switch i.Type {
-			case "function_call_output", "custom_tool_call_output", "local_shell_call_output":
-				a.results = append(a.results, texts(i.Output))
-			}
-		}
-	}
-	return a, nil
 }
 
 // responseID returns the name of an answer, which the next request over a WebSocket gives.
