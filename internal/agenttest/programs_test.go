@@ -12,8 +12,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// A program is one of the machine's, which needs no network for this.
-type program struct {
+// A debianProgram is one of the machine's, which needs no network for this.
+type debianProgram struct {
 	name    string
 	need    string // on PATH, a path, or "npm:NAME" from install.sh
 	how     string // Debian's packages
@@ -75,7 +75,7 @@ X
 
 // programs lists what people start on their own machines, each with the least that
 // it is good for.
-var programs = []program{
+var programs = []debianProgram{
 	{name: "Chromium", need: "chromium", how: "chromium", version: "chromium --version",
 		script: aPage + "chromium --headless --dump-dom file://$PWD/page.html 2>err || { cat err; exit 1; }", want: "drawn by a script"},
 	{name: "Playwright", need: "npm:playwright-core", how: "chromium nodejs npm", script: drive + `node drive.js "$NPM" playwright-core`, want: "drawn by a script\na picture of some bytes"},
@@ -132,7 +132,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-func (p program) try(t *testing.T) {
+func (p debianProgram) try(t *testing.T) {
 	path, npm := p.need, ""
 	if name, ok := strings.CutPrefix(p.need, "npm:"); ok {
 		if testenv.CI() && os.Getenv(agentsEnv) == "" {
