@@ -111,7 +111,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	phases.Mark("state open")
 	c := &Client{opened: o, host: h, review: review.New(h), operator: operator.New(h)}
 	c.runs = run.New(h, c.review, ahead)
-	h.Maker = c.builder()
+	h.Maker = &builder.Builder{Runs: c.runs}
 	c.bottles = bottles.New(h, c.review, c.runs)
 	c.judge = judge.New(h, c.review, c.runs)
 	c.tracer = tracing.New(h, c.review, c.runs)

@@ -54,10 +54,8 @@ func (c *Client) BuildImage(ctx context.Context, p *Preflight, say func(string))
 
 // MakeImage builds the image of a Dockerfile in bottles, without an engine.
 func (c *Client) MakeImage(ctx context.Context, o MakeOptions) (*Image, error) {
-	return c.builder().Build(ctx, o)
+	return (&builder.Builder{Runs: c.runs}).Build(ctx, o)
 }
-
-func (c *Client) builder() *builder.Builder { return &builder.Builder{Runs: c.runs} }
 
 // Freeze stops a running bottle and keeps its files and, if possible, its processes.
 func (c *Client) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
@@ -113,9 +111,7 @@ func (c *Client) Destroy(ctx context.Context, slug string, o DestroyOptions) (wa
 
 // Doctor finds out whether bottles work on this machine. It reads what it can read, then
 // creates and destroys a real bottle.
-func (c *Client) Doctor(ctx context.Context) Diagnosis {
-	return c.doctor.Doctor(ctx)
-}
+func (c *Client) Doctor(ctx context.Context) Diagnosis { return c.doctor.Doctor(ctx) }
 
 // AppArmorProfile returns the profile that lets this binary create user namespaces.
 func AppArmorProfile() (string, error) { return doctor.AppArmorProfile() }
@@ -300,11 +296,8 @@ func (c *Client) RemoveImage(ctx context.Context, digest string) error {
 // DefaultLimits returns the limits of a run on this machine that sets none.
 func DefaultLimits(state string) bottle.Limits { return plan.DefaultLimits(state) }
 
-// CheckTokenFile returns an error if a route cannot use the named file for a refresh
-// token.
-func CheckTokenFile(name, home string) error {
-	return plan.CheckTokenFile(name, home)
-}
+// CheckTokenFile returns an error if no route can use the named file for a refresh token.
+func CheckTokenFile(name, home string) error { return plan.CheckTokenFile(name, home) }
 
 // NameOrHidden returns the name of a variable in a form that messages may show.
 func NameOrHidden(s string) string { return plan.NameOrHidden(s) }
