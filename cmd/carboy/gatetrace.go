@@ -82,7 +82,7 @@ func (a *app) gateTraceCmd() *cobra.Command {
 	fl.StringVar(&f.dir, "dir", "", "the `DIR` that scenarios see, each in its own view (default: the current directory; none with an image)")
 	fl.BoolVar(&f.none, "no-dir", false, "show no directory")
 	fl.StringVar(&f.image, "image", "", "an image as the root file system: oci:DIR, tar:FILE, a path to either, a directory, or a registry's `REF`")
-	fl.StringVar(&f.dockerfile, "dockerfile", "", "build the image from this `FILE`, with an engine of this machine")
+	fl.StringVar(&f.dockerfile, "dockerfile", "", "build the image from this `FILE`, with an engine of this machine, else in bottles")
 	fl.StringVar(&f.digest, "digest", "", "what the image was built as, a `DIGEST` (sha256:…)")
 	fl.Var(&f.format, "format", "text, json, or codegenie: json with the slices at the top")
 	fl.BoolVar(&f.json, "json", false, "print JSON: --format json")

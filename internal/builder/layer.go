@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -144,15 +145,14 @@ func (l *limited) Read(b []byte) (int, error) {
 // keepFile writes what comes from r to a file under its final name, completely or not at
 // all.
 func keepFile(r io.Reader, name string, most int64) error {
-	tmp := fmt.Sprintf("%s.%d.tmp", name, os.Getpid())
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.CreateTemp(filepath.Dir(name), "tmp-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp)
+	defer os.Remove(f.Name())
 	_, err = io.CopyBuffer(f, &limited{r, most}, make([]byte, 256<<10))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp, name)
+	return os.Rename(f.Name(), name)
 }
