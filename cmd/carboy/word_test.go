@@ -67,6 +67,27 @@ func TestWord(t *testing.T) {
 	}
 }
 
+// TestWordBeginsAgain: claude --continue fails where there is no conversation, as in a bottle
+// whose carboy died before the first prompt. So it gets that only where there is one.
+func TestWordBeginsAgain(t *testing.T) {
+	d := newDen(t, nil)
+	bin := d.home + "/.local/bin"
+	const program = `#!/bin/sh
+echo "args $* ."
+[ ! -e ~/.claude/began ] || { mkdir -p ~/.claude/projects/ws && echo {} >~/.claude/projects/ws/1.jsonl; }
+mkdir -p ~/.claude; touch ~/.claude/began; exit 3
+`
+	if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(bin+"/claude", []byte(program), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("ANTHROPIC_API_KEY", "sk-ant-api03-a-key-of-the-host")
+	for i, args := range [][]string{{"claude", "--yes"}, {"resume", "claude"}, {"resume", "claude"}} {
+		if out, msg, code := d.carboy(args...); code != 3 || strings.Contains(out, "--continue .") != (i == 2) {
+			t.Errorf("%d: %d %s%s", i, code, out, msg)
+		}
+	}
+}
+
 // TestWordInstalls: of a program that is not installed the hint says how to install it, and
 // nothing of manifests, which its user has never seen.
 func TestWordInstalls(t *testing.T) {

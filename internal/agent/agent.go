@@ -59,6 +59,8 @@ type Options struct {
 	Headless bool   // it carries out Prompt and exits
 	Prompt   string
 	Resume   bool // it continues the conversation in the bottle's home
+	// Kept reports whether the home that is resumed has a file below a path; nil: not known.
+	Kept     func(path string) bool
 	MCP      []MCPServer
 	AskFor   time.Duration // the wait for a person's answer; 0: the default
 	Args     []string      // for the program, after those that the bottle says

@@ -57,7 +57,7 @@ func launchClaude(c *host.Host, e *manifest.Effective, o *Options, l *Launch) er
 		l.Command = append(l.Command, "--mcp-config="+string(b))
 		l.Env["MCP_TOOL_TIMEOUT"] = strconv.Itoa(l.toolsWait * 1000)
 	}
-	if o.Resume {
+	if o.Resume && (o.Kept == nil || o.Kept(claudeSessions)) { // without a conversation it refuses
 		l.Command = append(l.Command, "--continue")
 	}
 	if o.Headless {
@@ -84,7 +84,7 @@ func launchClaude(c *host.Host, e *manifest.Effective, o *Options, l *Launch) er
 		return err
 	}
 	l.addSkills(".claude/skills")
-	l.Sessions = []string{".claude/projects"}
+	l.Sessions = []string{claudeSessions}
 	token := e.Provider.AuthToken
 	if !token.IsSet() {
 		if !l.keyed(claudeHost) {
@@ -94,6 +94,9 @@ func launchClaude(c *host.Host, e *manifest.Effective, o *Options, l *Launch) er
 	}
 	return l.claudeToken(token, strings.HasPrefix(c.Env(token.V), oauthToken))
 }
+
+// claudeSessions holds Claude Code's conversations, below the home.
+const claudeSessions = ".claude/projects"
 
 // oauthToken is the prefix of a token that claude setup-token prints. Any other token is
 // an API key.

@@ -1,6 +1,7 @@
 package bottles
 
 import (
+	"archive/tar"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -9,7 +10,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -153,6 +156,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 		args = append(args, string(a))
 	}
 	p, err := c.Preflight(StartOptions{
+		kept: func(path string) bool { return hasFile(filepath.Join(dir, k.Files.Name), path) },
 		Args: args, Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
 		Manifests: string(b.Manifests), Backend: k.Backend, Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Repeats: o.Repeats, Policy: o.Policy, AskFor: o.AskFor, Forge: o.Forge, Alive: o.Alive, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
@@ -174,6 +178,26 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p.Grant.Lock, p.Grant.Keep, p.Grant.KeepWork, p.Grant.Resume, p.Run.ImageDigest = lock, o.Keep, o.KeepWork, r, p.ImageDigest
 	return c.RunBottle(ctx, b, p)
+}
+
+// hasFile reports whether the kept files of a bottle have one below a path of its home. It
+// reads names alone, which decide nothing but how the agent begins; what is restored from
+// the files is checked first.
+func hasFile(kept, path string) bool {
+	f, err := os.Open(kept)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if err != nil {
+			return false
+		}
+		if h.Typeflag == tar.TypeReg && strings.Contains(h.Name, "/"+path+"/") {
+			return true
+		}
+	}
 }
 
 // whyNotLive says why the processes cannot continue. It returns "" if they can.

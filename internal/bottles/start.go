@@ -85,6 +85,7 @@ type StartOptions struct {
 	OnEvent        func(plan.Event)
 
 	Resume bool              // continue the conversation in the bottle's home
+	kept   func(string) bool // as in agent.Options
 	Mcp    []agent.MCPServer // to configure for the agent
 }
 
@@ -223,7 +224,7 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 		p.Notes = append(p.Notes, "there is no workspace: what the agent writes is gone at the end (--cwd gives it this directory)")
 	}
 	askFor := cmp.Or(o.AskFor, e.Limits.Approval.V)
-	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, MCP: o.Mcp, Args: o.Args, Proposed: o.Manifests != ""})
+	l, err := agent.New(c.Host, e, &agent.Options{AskFor: askFor, Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt, Resume: o.Resume, Kept: o.kept, MCP: o.Mcp, Args: o.Args, Proposed: o.Manifests != ""})
 	if err != nil {
 		return nil, err
 	}
