@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottle"
@@ -184,11 +186,14 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 // reads names alone, which decide nothing but how the agent begins; what is restored from
 // the files is checked first.
 func hasFile(kept, path string) bool {
-	f, err := os.Open(kept)
+	f, err := os.OpenFile(kept, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return false
+	}
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
 		if err != nil {
