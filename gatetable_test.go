@@ -266,7 +266,7 @@ func checkGateTable(t *testing.T, changes []gateChange) {
 		}
 		caught[k] = append(caught[k], c.what)
 	}
-	table.WriteString("\n| Caught by | a change |\n| --- | --- |\n")
+	table.WriteString("\n| Caught by | a change |\n|---|---|\n")
 	for _, k := range by {
 		fmt.Fprintf(&table, "| %s | %s |\n", k, strings.Join(caught[k], "; "))
 	}

@@ -132,6 +132,7 @@ var exceptions = map[string]string{
 	"internal/corpus/attacker":          "the attacker of the hostile corpus: it runs inside a bottle only, and its Main does nothing elsewhere",
 	"internal/bottle/userns":            "a process that sleeps in a user namespace while mounts are made, of a program that carboy embeds",
 	"internal/bottle/docker/dockertest": "a Docker Engine for tests",
+	"internal/builder":                  "its command inside the bottle of a build becomes the command of a step; on the host it starts none",
 	"internal/guest/agent":              "the program inside a container or virtual machine: it starts commands there, not on the host",
 	"internal/bottle/gvisor":            "the embedded kernel re-executes this binary as its own parts, with an environment of its own making",
 	"internal/macos/start":              "carboy on macOS, where hostexec is not: a closed set of two programs that make the machine",
