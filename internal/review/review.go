@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -191,7 +192,7 @@ func (c *Reviewer) Land(ctx context.Context, id store.ID, o change.LandOptions) 
 	}
 	_, err = c.Store.Update(ctx, id, func(m *store.Meta) error {
 		m.Changes = store.Partly
-		if done := len(rep.Landed) + len(rep.Already); done >= landable(s) && !rep.RefsLeft {
+		if !waits(s, rep) && !rep.RefsLeft {
 			m.Changes = store.Landed
 		}
 		return nil
@@ -199,14 +200,14 @@ func (c *Reviewer) Land(ctx context.Context, id store.ID, o change.LandOptions) 
 	return rep, err
 }
 
-func landable(s *change.Set) int {
-	n := 0
-	for i := range s.Changes {
-		if s.Changes[i].Unlandable == "" {
-			n++
-		}
-	}
-	return n
+// waits reports whether a change could land and did not. Ignored ones wait for nobody.
+func waits(s *change.Set, rep *change.LandReport) bool {
+	taken := slices.Concat(rep.Landed, rep.Already)
+	slices.Sort(taken)
+	return slices.ContainsFunc(s.Changes, func(c change.Change) bool {
+		_, there := slices.BinarySearch(taken, string(c.Path))
+		return !there && c.Unlandable == "" && !c.Ignored
+	})
 }
 
 // Undo reverts landings of a run.
