@@ -19,11 +19,11 @@ import (
 // small interface that each consumer declares.
 var layers = [][]string{
 	{"internal/secret", "internal/document", "internal/dockerfile", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/agenttest/sessiontest", "internal/handover", "internal/phases", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens", "internal/gitobject", "internal/sqlite", "internal/attest", "internal/kvm", "internal/sparse", "internal/seccomp", "internal/guest/proto", "internal/guest/rtnet", "internal/guest/uppertar", "internal/macos/frames", "internal/macos/start", "internal/rootfile", "internal/checkpoint", "internal/progress"},
-	{"internal/policy", "internal/pager", "internal/dockerapi", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
+	{"internal/policy", "internal/dockerapi", "internal/smolstate", "internal/erofs", "internal/guest/agent", "internal/guest/program", "internal/browsertest", "internal/scan", "internal/engine", "internal/issues", "internal/macos/mirror"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/forge", "internal/forge/giteatest"},
 	{"internal/routes", "internal/forge/forgetest", "internal/loopback", "internal/macos/session"},
 	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module", "internal/macos"},
-	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/ociruntime", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
+	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/pager", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/ociruntime", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/forgeservice", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
 	{"internal/bottle/posture"},
 	{"internal/bottle/gvisor", "internal/bottle/guest", "internal/guest/agent/program", "internal/bottle/docker/dockertest", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan", "internal/ship/reviews", "internal/orchestrate", "internal/orchestrate/config", "internal/platform"},
 	{"internal/orchestrate/checks", "internal/bottle/docker", "internal/bottle/microvm", "internal/bottle/smolmachines", "internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host"},
@@ -57,7 +57,7 @@ var only = []struct {
 	{"github.com/miekg/dns", []string{"internal/gateway", "internal/corpus/attacker"}, "names are answered in one place"},
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
 	{"charm.land", []string{"internal/pager", "internal/prompt", "internal/supervise/tui"}, "a person is asked, or shown pages, in few places"},
-	{"github.com/charmbracelet", []string{"internal/pager", "internal/prompt", "internal/supervise/tui"}, "a person is asked, or shown pages, in few places"},
+	{"github.com/charmbracelet", []string{"internal/prompt"}, "programs of the terminal start in one place"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"github.com/dbos-inc", []string{"internal/engine"}, "another engine can take its place"},
 	{"modernc.org/sqlite", []string{"internal/sqlite"}, "a file of state is opened in one way"},

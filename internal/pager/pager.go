@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/colorprofile"
 	"golang.org/x/term"
 
+	"github.com/carboy/carboy/internal/prompt"
 	"github.com/carboy/carboy/internal/safetext"
 )
 
@@ -40,13 +40,7 @@ func Show(ctx context.Context, text string, o Options) error {
 		_, err := o.Out.WriteString(text)
 		return err
 	}
-	profile := colorprofile.Ascii
-	if o.Color {
-		profile = colorprofile.ANSI
-	}
-	// The options are those of package tui, for its reasons.
-	_, err = tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out), tea.WithoutSignalHandler(),
-		tea.WithColorProfile(profile), tea.WithEnvironment([]string{"TERM=xterm", "SSH_TTY=/dev/tty"})).Run()
+	err = prompt.Start(ctx, m, o.In, o.Out, o.Color)
 	switch {
 	case err == nil || errors.Is(err, tea.ErrInterrupted):
 		return nil

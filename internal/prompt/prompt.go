@@ -46,11 +46,23 @@ func Run(ctx context.Context, t Terminal, questions ...func() Question) error {
 	if m.next(); m.now == nil {
 		return nil
 	}
+	err := Start(ctx, m, t.In, t.Out, t.Color)
+	switch {
+	case errors.Is(err, tea.ErrInterrupted), errors.Is(err, tea.ErrProgramKilled), err == nil && m.now != nil:
+		return ErrGivenUp
+	case err != nil:
+		return fmt.Errorf("ask in the terminal: %w", err)
+	}
+	return nil
+}
+
+// Start runs a model of Bubble Tea in a terminal until it ends. The error is the library's.
+func Start(ctx context.Context, m tea.Model, in, out *os.File, color bool) error {
 	profile := colorprofile.Ascii
-	if t.Color {
+	if color {
 		profile = colorprofile.ANSI
 	}
-	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(t.In), tea.WithOutput(t.Out),
+	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out),
 		// The caller cancels ctx on a signal. Bubble Tea's own handler would then block
 		// forever on sending to a finished loop.
 		tea.WithoutSignalHandler(),
@@ -60,13 +72,7 @@ func Run(ctx context.Context, t Terminal, questions ...func() Question) error {
 		// With SSH_TTY set it does not query the terminal, whose late answer would become
 		// input of the next program.
 		tea.WithEnvironment([]string{"TERM=xterm", "SSH_TTY=/dev/tty"})).Run()
-	switch {
-	case errors.Is(err, tea.ErrInterrupted), errors.Is(err, tea.ErrProgramKilled), err == nil && m.now != nil:
-		return ErrGivenUp
-	case err != nil:
-		return fmt.Errorf("ask in the terminal: %w", err)
-	}
-	return nil
+	return err
 }
 
 // model is the Bubble Tea model that asks the questions one by one.

@@ -22,8 +22,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/colorprofile"
 
+	"github.com/carboy/carboy/internal/prompt"
 	"github.com/carboy/carboy/internal/supervise"
 )
 
@@ -51,17 +51,7 @@ func Run(ctx context.Context, o Options) error {
 	m := newModel(ctx, o.Queue, time.Now)
 	m.style = style{ascii: o.ASCII, color: o.Color}
 	m.changes = o.Queue.Watch(ctx)
-	profile := colorprofile.Ascii
-	if o.Color {
-		profile = colorprofile.ANSI
-	}
-	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out),
-		// The caller ends ctx on a signal. The library's own handler would then send to a
-		// loop that is over, and block forever.
-		tea.WithoutSignalHandler(),
-		// As in package prompt: without this the library starts tmux, or asks the terminal
-		// something that it answers too late.
-		tea.WithColorProfile(profile), tea.WithEnvironment([]string{"TERM=xterm", "SSH_TTY=/dev/tty"})).Run()
+	err := prompt.Start(ctx, m, o.In, o.Out, o.Color)
 	switch {
 	case err == nil:
 		return nil
