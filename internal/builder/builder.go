@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/dockerfile"
 	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/run"
@@ -203,7 +204,7 @@ func (w *build) begin(ctx context.Context) error {
 		return err
 	}
 	w.closers = append(w.closers, func() { os.RemoveAll(w.tmp) })
-	limits, err := plan.FillLimits(w.limits(), w.b.Runs.StateDir())
+	limits, err := plan.FillLimits(bottle.Limits{}, w.b.Runs.StateDir())
 	if err != nil {
 		return err
 	}

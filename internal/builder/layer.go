@@ -65,7 +65,7 @@ type layering struct {
 }
 
 func (x *layering) one(h *tar.Header, r io.Reader) error {
-	name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+	name := clean(h.Name)
 	first, _, _ := strings.Cut(name, "/")
 	if name == "" || notOfImage[first] || notOfImage[name] {
 		return nil
@@ -100,7 +100,7 @@ func (x *layering) one(h *tar.Header, r io.Reader) error {
 	case tar.TypeSymlink:
 		out.Typeflag, out.Linkname = tar.TypeSymlink, h.Linkname
 	case tar.TypeLink:
-		to := strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")
+		to := clean(h.Linkname)
 		if !x.seen[to] {
 			return fmt.Errorf("%q is a second name of %q, which is not there", name, to)
 		}
@@ -123,23 +123,27 @@ func (x *layering) one(h *tar.Header, r io.Reader) error {
 	return err
 }
 
+// clean returns a name from the root, without what leads elsewhere; the root's is "".
+func clean(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
+
 // hide writes an entry that says what the layer deletes.
 func (x *layering) hide(name string) error {
 	return x.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: Epoch, Format: tar.FormatPAX})
 }
 
-// limited fails when more bytes come than it may pass on.
-type limited struct {
-	r    io.Reader
+// bounded fails when more is written than it may pass on, and says what.
+type bounded struct {
+	w    io.Writer
 	left int64
+	what string
 }
 
-func (l *limited) Read(b []byte) (int, error) {
-	n, err := l.r.Read(b)
-	if l.left -= int64(n); l.left < 0 {
-		return n, errors.New("the steps have written more than the disk of a bottle holds")
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, errors.New(b.what + " more than the disk of a bottle holds")
 	}
-	return n, err
+	return b.w.Write(p)
 }
 
 // keepFile writes what comes from r to a file under its final name, completely or not at
@@ -150,7 +154,7 @@ func keepFile(r io.Reader, name string, most int64) error {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = io.CopyBuffer(f, &limited{r, most}, make([]byte, 256<<10))
+	_, err = io.CopyBuffer(&bounded{f, most, "the steps have written"}, r, make([]byte, 256<<10))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"slices"
 	"strings"
 
@@ -56,9 +55,9 @@ func ownedOf(ctx context.Context, l v1.Layer, out map[string]*tar.Header) error 
 		}
 		// What a later layer deletes is not there any more, and what it brings back is
 		// listed again.
-		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+		name := clean(h.Name)
 		if h.Typeflag == tar.TypeLink {
-			if to := out[strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")]; to != nil {
+			if to := out[clean(h.Linkname)]; to != nil {
 				out[name] = to
 				continue
 			}

@@ -67,7 +67,7 @@ func (p *packer) pack(sources []string) error {
 
 // match returns the names that a source means.
 func (p *packer) match(source string) (out []string, err error) {
-	name := strings.TrimPrefix(path.Clean("/"+source), "/")
+	name := clean(source)
 	if name == "" {
 		return []string{"."}, nil
 	}

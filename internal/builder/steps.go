@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,7 +17,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/dockerfile"
 	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/receipt"
@@ -112,7 +110,7 @@ func (w *build) take(ctx context.Context, p *pending) error {
 		return err
 	}
 	defer f.Close()
-	data := bufio.NewWriterSize(&bounded{w: f, left: 2 * w.most}, 256<<10)
+	data := bufio.NewWriterSize(&bounded{f, 2 * w.most, "the files to copy are"}, 256<<10)
 	msg := &lines{say: func(string) {}}
 	err = w.bottle(ctx, p.from, order{Pack: &packing{p.sources}, What: "COPY --from"}, nil, msg, &plan.Build{Data: true}, data)
 	msg.flush()
@@ -124,20 +122,6 @@ func (w *build) take(ctx context.Context, p *pending) error {
 	}
 	p.tar = f.Name()
 	return nil
-}
-
-// bounded fails when more is written than it may pass on.
-type bounded struct {
-	w    io.Writer
-	left int64
-}
-
-// Write implements io.Writer.
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, errors.New("more is copied than a bottle's disk holds")
-	}
-	return b.w.Write(p)
 }
 
 // errStep says that a step ended with a code of its own.
@@ -176,7 +160,7 @@ func (w *build) bottle(ctx context.Context, st *stage, o order, tars []string, o
 	}
 	failed := &errStep{}
 	rec, err := w.b.Runs.Run(ctx, plan.Options{
-		Command: []string{plan.BuildProgram, o.What}, Mode: store.None, Backend: "gvisor", Limits: w.limits(),
+		Command: []string{plan.BuildProgram, o.What}, Mode: store.None, Backend: "gvisor",
 		Allow: allow, AllowPrivate: private, Stdin: in, Stdout: stdout, Stderr: out, Build: b,
 		OnEvent: func(e plan.Event) {
 			if e.Kind != "refused" {
@@ -201,9 +185,6 @@ func (w *build) bottle(ctx context.Context, st *stage, o order, tars []string, o
 	failed.code = rec.Exit.Code
 	return failed
 }
-
-// limits returns those of each step.
-func (w *build) limits() bottle.Limits { return bottle.Limits{} }
 
 // orders writes an order and the tars after it to a file without a name, and returns it
 // opened at its beginning.
