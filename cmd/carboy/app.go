@@ -233,8 +233,11 @@ func (c tone) paint(s string) string {
 // color reports whether w is a terminal whose user wants colour
 // (https://no-color.org).
 func (a *app) color(w io.Writer) bool {
-	return a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && isTerminal(w)
+	return a.env("NO_COLOR") == "" && a.redraws(w)
 }
+
+// redraws reports whether w is a terminal that can empty a line, or the screen.
+func (a *app) redraws(w any) bool { return a.env("TERM") != "dumb" && isTerminal(w) }
 
 // utf8 reports whether the user's locale has UTF-8, by the rules of POSIX.
 func (a *app) utf8() bool {

@@ -65,14 +65,7 @@ func (a *app) imagePullCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return a.printJSON(img)
-				}
-				for _, l := range img.Left {
-					a.say(plainText, "left out: %s", errorText(l))
-				}
-				_, err = fmt.Fprintln(a.stdout, img.Digest)
-				return err
+				return a.printImage(img, asJSON)
 			})
 		},
 	}
@@ -81,6 +74,18 @@ func (a *app) imagePullCmd() *cobra.Command {
 	cmd.Flags().Int64Var(&files, "max-files", 0, "the most `FILES` that are unpacked (default 2097152)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print ref, digest, root, config, layers, bytes, left, when")
 	return cmd
+}
+
+// printImage prints the digest of an image that was fetched or built, or all as JSON.
+func (a *app) printImage(img *carboy.Image, asJSON bool) error {
+	if asJSON {
+		return a.printJSON(img)
+	}
+	for _, l := range img.Left {
+		a.say(plainText, "left out: %s", errorText(l))
+	}
+	_, err := fmt.Fprintln(a.stdout, img.Digest)
+	return err
 }
 
 // imageFor fetches or builds the image of a bottle.
@@ -103,7 +108,7 @@ func (a *app) pull(ctx context.Context, c *carboy.Client, ref string, o carboy.P
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	o.Progress = func(p image.Progress) {
-		if isTerminal(a.stderr) {
+		if a.redraws(a.stderr) {
 			fmt.Fprint(a.stderr, clearLine)
 		}
 		switch {

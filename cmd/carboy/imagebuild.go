@@ -154,12 +154,6 @@ func (a *app) buildImage(ctx context.Context, c *carboy.Client, o carboy.MakeOpt
 		return fmt.Errorf("%w while the image was built; finished steps are kept", carboy.ErrInterrupted)
 	case err != nil:
 		return err
-	case asJSON:
-		return a.printJSON(img)
 	}
-	for _, l := range img.Left {
-		a.say(plainText, "left out: %s", errorText(l))
-	}
-	_, err = fmt.Fprintln(a.stdout, img.Digest)
-	return err
+	return a.printImage(img, asJSON)
 }

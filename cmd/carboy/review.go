@@ -187,7 +187,7 @@ func (a *app) diffCmd() *cobra.Command {
 // inPages shows what show writes, a screen at a time if pages is set and a person looks at
 // it in a terminal. It is no error if the reader of stdout goes away.
 func (a *app) inPages(ctx context.Context, pages bool, show func(io.Writer) error) error {
-	if pages && isTerminal(a.stdin) && isTerminal(a.stdout) && a.env("TERM") != "dumb" {
+	if pages && isTerminal(a.stdin) && a.redraws(a.stdout) {
 		var text strings.Builder
 		if err := show(a.shownTo(&text)); err != nil {
 			return err

@@ -20,7 +20,7 @@ const clearLine = "\r\x1b[K"
 // for how long, and how many bytes of it, each second in the same line, which is gone when do
 // returns. do must clear the line before it prints.
 func (a *app) slowly(ctx context.Context, what string, do func(context.Context) error) error {
-	if !isTerminal(a.stderr) || a.env("TERM") == "dumb" {
+	if !a.redraws(a.stderr) {
 		return do(ctx)
 	}
 	var n atomic.Int64

@@ -42,7 +42,7 @@ type File struct {
 	Stages []Stage
 }
 
-// Stage is what one FROM begins.
+// Stage holds the instructions from one FROM to the next.
 type Stage struct {
 	Step
 	Base, Platform string // before expansion

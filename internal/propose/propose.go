@@ -38,7 +38,7 @@ type Proposal struct {
 	// Dir is the directory of the manifests, in place of a configuration directory. It
 	// belongs to the workspace, as it is identified by its path and its inode.
 	Dir string
-	// Name is that of the agent's template, or made from that of its program.
+	// Name names the agent: by its template, or by a word made from its program's name.
 	Name string
 	text string // of the bottle
 	sum  string // of all that the proposal was made from
@@ -64,7 +64,7 @@ func For(template string, ws store.Workspace, conf string, env func(string) stri
 // A Command is a program of the user's choice, which no template knows.
 type Command struct {
 	Program string // a path, or a name that is looked up
-	// Credentials are as in carboy run: NAME=VARIABLE@HOST[:SCHEME].
+	// Credentials lists what the gateway puts on requests, each as NAME=VARIABLE@HOST[:SCHEME].
 	Credentials []string
 }
 

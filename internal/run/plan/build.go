@@ -7,7 +7,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// BuildProgram is where the bottle of a build has carboy itself.
+// BuildProgram names carboy itself in the bottle of a build.
 const BuildProgram = "/.carboy/build"
 
 // Build makes a run a step of building an image. Its command is the bottle's root, with the
