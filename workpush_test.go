@@ -130,6 +130,11 @@ func TestWorkPushes(t *testing.T) {
 	if err != nil || r.Git == nil || len(r.Git.Pushes) != 1 || r.Git.Pushes[0].Verdict != receipt.Pushed || r.Git.Pushes[0].Refs[0].New != w.Pushed.Commit {
 		t.Fatalf("%v %+v", err, r)
 	}
+	// A push that dies ends a forge's hooks, so the next one moves the branch once more.
+	r, err = p.c.Receipt(context.Background(), w.Pushed.Run)
+	if err != nil || r.Git == nil || len(r.Git.Pushes) != 2 || r.Git.Pushes[0].Refs[0].Old != w.Pushed.Commit || r.Git.Pushes[1].Refs[0].New != w.Pushed.Commit {
+		t.Errorf("the push that found its commit there: %v %+v", err, r)
+	}
 	if list, _, err := p.c.Bottles(context.Background()); err != nil || len(list) != 1 {
 		t.Errorf("bottles: %+v %v", list, err)
 	}

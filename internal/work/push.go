@@ -132,7 +132,10 @@ const (
 // effect. The attributes it sets keep .gitattributes of the tree from changing file
 // contents. It makes the same commit each time that it runs for the same work. The lease
 // demands that the branch has the commit that the work began with, or does not exist: the
-// script never moves what somebody else pushed. It prints the commit and what that changes.
+// script never moves what somebody else pushed. Where the branch has the commit already, an
+// earlier push died after it. Its hooks died with its connection, so a forge may not know of
+// the commit, and shows and merges what was there before: the branch goes back once and comes
+// again. The script prints the commit and what that changes.
 const pushScript = `set -eu
 export GIT_DIR=/tmp/carboy-push GIT_WORK_TREE="$PWD" GIT_LITERAL_PATHSPECS=1 GIT_TERMINAL_PROMPT=0
 export GIT_AUTHOR_DATE="$4" GIT_COMMITTER_DATE="$4"
@@ -148,7 +151,12 @@ git -c core.safecrlf=false add -A -f --pathspec-from-file=- --pathspec-file-nul
 commit=$(git commit-tree "$(git write-tree)" -p "$9" -m "$6")
 printf '%s\n' "$commit"
 git diff-tree -r --no-renames --numstat -z "$2" "$commit"
-git push -q --force-with-lease="refs/heads/$8:${10}" "$7" "$commit:refs/heads/$8"
+url=$7 branch=refs/heads/$8 last=${10}
+push() { git push -v --porcelain --force-with-lease="$branch:$1" "$url" "$2:$branch"; }
+said=$(push "$last" "$commit") || { printf '%s\n' "$said" >&2; exit 1; }
+case "$said" in
+*"=	$commit:$branch	"*) if push "$commit" "$last" >&2; then push "$last" "$commit" >&2; fi ;;
+esac
 `
 
 // push pushes a change that passed, from a new bottle in which no agent has run. A
