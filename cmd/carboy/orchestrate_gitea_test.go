@@ -237,7 +237,7 @@ func (w *issueWorld) until(what string, ok func() bool) {
 		case <-late:
 			s, _ := orchestrate.Status(context.Background(), w.state)
 			text, _ := json.MarshalIndent(s, "", " ")
-			w.t.Fatalf("it is not so that %s: %s\n%s", what, text, w.said)
+			w.t.Fatalf("it is not so that %s; what Gitea refused last: %s\n%s\n%s", what, w.g.Refused(), text, w.said)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -330,7 +330,9 @@ func (w *issueWorld) life(title, body string, during func(stage int, act, await 
 	}
 	during(3, func() {
 		w.as("carol", "POST", pull+"/reviews", map[string]any{"event": "APPROVED", "body": "Fine.", "commit_id": second.Head.SHA}, nil, http.StatusOK)
-		w.until("it can be merged", func() bool { // Gitea works that out for a while
+		// Gitea works that out for a while, and anew when somebody looks at it.
+		w.until("it can be merged", func() bool {
+			w.as("carol", "GET", pull, nil, nil, http.StatusOK)
 			return w.g.Call(w.people["carol"], "POST", "/repos/"+appRepo+pull+"/merge", map[string]any{"Do": "merge", "head_commit_id": second.Head.SHA}, nil) == http.StatusOK
 		})
 	}, func() {

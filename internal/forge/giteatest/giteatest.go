@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,7 +41,9 @@ type Server struct {
 
 	t     testing.TB
 	token string // of its administrator
-	names int
+
+	refused atomic.Pointer[string]
+	names   int
 }
 
 // config is the configuration, of the folder, the port of HTTP and that of SSH. The hash for
@@ -100,7 +103,12 @@ func New(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if log, err := os.ReadFile(filepath.Join(dir, "log", "gitea.log")); err == nil && t.Failed() {
+			t.Logf("Gitea's log ends:\n%s", log[max(0, len(log)-8000):])
+		}
+		os.RemoveAll(dir)
+	})
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 {
 		attr.Credential = nobody(t)
@@ -246,12 +254,24 @@ func (s *Server) Call(token, method, path string, in, out any) int {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	if res.StatusCode >= 300 {
+		refused := fmt.Sprintf("%s %s: %d %s", method, path, res.StatusCode, text)
+		s.refused.Store(&refused)
+	}
 	if out != nil && res.StatusCode < 300 {
 		if err := json.Unmarshal(text, out); err != nil {
 			s.t.Fatalf("%s %s: %v: %s", method, path, err, text)
 		}
 	}
 	return res.StatusCode
+}
+
+// Refused returns the last request that was not answered with success, and its answer.
+func (s *Server) Refused() string {
+	if r := s.refused.Load(); r != nil {
+		return *r
+	}
+	return "none"
 }
 
 // Must calls the API as the administrator. Another code than those fails the test.
