@@ -156,11 +156,13 @@ func (s *terminal) typed(keys string) {
 	}
 }
 
-// ask types a prompt, and Enter once it is on the screen.
+// ask types a prompt, and Enter once it is on the screen. For gemini, an Enter within 30 ms
+// of another key is a new line of something pasted, so it comes as late as a person's.
 func (s *terminal) ask(prompt string) {
 	s.t.Helper()
 	s.typed(prompt)
 	s.await(prompt)
+	time.Sleep(200 * time.Millisecond)
 	s.typed("\r")
 }
 
