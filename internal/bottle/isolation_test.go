@@ -1,8 +1,11 @@
 package bottle
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/carboy/carboy/internal/exitcode"
 )
 
 func TestIsolationOrder(t *testing.T) {
@@ -30,6 +33,25 @@ func TestIsolationOrder(t *testing.T) {
 	for _, bad := range []string{"", "Container", "vm", strings.Repeat("x", 1000)} {
 		if _, err := ParseIsolation(bad); err == nil || len(err.Error()) > 200 || !strings.Contains(err.Error(), "container, emulated-vm, user-kernel, hardware-vm") {
 			t.Errorf("parse %.20q: %v", bad, err)
+		}
+	}
+}
+
+func TestFloor(t *testing.T) {
+	weak, strong := Floor{IsolationContainer, "a.yaml:1"}, Floor{IsolationUserKernel, "b.yaml:2"}
+	for _, x := range []struct{ f, o, want Floor }{{weak, strong, strong}, {strong, weak, strong}, {weak, weak, weak}, {Floor{}, weak, weak}, {strong, Floor{}, strong}} {
+		if got := x.f.Stronger(x.o); got != x.want {
+			t.Errorf("%+v and %+v: %+v", x.f, x.o, got)
+		}
+	}
+	if err := strong.Check("gvisor", IsolationHardwareVM); err != nil {
+		t.Error(err)
+	}
+	for have, said := range map[Isolation]string{IsolationContainer: "here is container", "": "here is none that is known"} {
+		var weak *TooWeakError
+		err := strong.Check("docker", have)
+		if !errors.As(err, &weak) || !strings.HasPrefix(err.Error(), "b.yaml:2: isolation: user-kernel is") || !strings.HasSuffix(err.Error(), said) || !strings.Contains(weak.Advice(), "--backend") || weak.ExitClass() != exitcode.WrongOption {
+			t.Errorf("%q: %v", have, err)
 		}
 	}
 }

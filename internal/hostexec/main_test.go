@@ -26,15 +26,16 @@ const (
 
 var helperDir string
 
-// measured is true in a supervisor whose coverage is collected. Counters can be
-// sent from TestMain on, so it takes over there: variables come before init,
-// which then finds another name.
-var measured = func() bool {
-	if len(os.Args) != 1 || os.Args[0] != supervisorArg0 || !testenv.CoverageWanted() {
-		return false
+// measured holds the name of a supervisor, or of a process that seals itself, whose coverage
+// is collected. Counters can be sent from TestMain on, so it takes over there: variables come
+// before init, which then finds another name.
+var measured = func() string {
+	name := os.Args[0]
+	if len(os.Args) != 1 || name != supervisorArg0 && name != sealedArg0 || !testenv.CoverageWanted() {
+		return ""
 	}
 	os.Args[0] = "measured"
-	return true
+	return name
 }()
 
 // The helper executes the shell from the first thread: only that one has the signal that
@@ -43,10 +44,15 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
 	send := testenv.ReportCoverage(m)
-	if measured {
+	switch measured {
+	case supervisorArg0:
 		code := supervise()
 		send()
 		syscall.Exit(code)
+	case sealedArg0:
+		o, err := sealSelf()
+		send()
+		o.become(err)
 	}
 	if filepath.Base(os.Args[0]) == helperName {
 		if os.Args[1] == tryCalls {

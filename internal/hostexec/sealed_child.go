@@ -19,46 +19,51 @@ import (
 
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == sealedArg0 {
-		err := becomeSealed()
-		fmt.Fprintln(os.Stderr, "carboy-sealed:", err)
-		syscall.Exit(1)
+		o, err := sealSelf()
+		o.become(err)
 	}
 }
 
-// becomeSealed returns only if it fails.
-func becomeSealed() error {
+// become executes the program, unless sealing failed with err. It does not return.
+func (o *sealedOrder) become(err error) {
+	if err == nil {
+		err = fmt.Errorf("execute %s: %w", o.Path, unix.Exec(o.Path, o.Argv, o.Env))
+	}
+	fmt.Fprintln(os.Stderr, "carboy-sealed:", err)
+	syscall.Exit(1)
+}
+
+// sealSelf seals this process as the order on standard input says, and returns the order.
+func sealSelf() (*sealedOrder, error) {
 	runtime.LockOSThread() // capabilities and Pdeathsig belong to this thread
+	o := &sealedOrder{}
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, maxOrder))
 	if err != nil {
-		return err
+		return o, err
 	}
-	var o sealedOrder
-	if err := json.Unmarshal(text, &o); err != nil {
-		return fmt.Errorf("read the order: %w", err)
+	if err := json.Unmarshal(text, o); err != nil {
+		return o, fmt.Errorf("read the order: %w", err)
 	}
 	if err := closeInherited(3 + o.Files); err != nil {
-		return fmt.Errorf("mark descriptors close-on-exec: %w", err)
+		return o, fmt.Errorf("mark descriptors close-on-exec: %w", err)
 	}
 	if err := sealRoot(o.Binds); err != nil {
-		return err
+		return o, err
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return o, err
 	}
 	if err := unix.Dup3(int(null.Fd()), 0, 0); err != nil {
-		return err
+		return o, err
 	}
 	if err := giveUpRights(); err != nil {
-		return err
+		return o, err
 	}
 	if err := setLimits(o.Limits); err != nil {
-		return err
+		return o, err
 	}
-	if err := seccomp.Install(callFilter(), 0); err != nil {
-		return err
-	}
-	return fmt.Errorf("execute %s: %w", o.Path, unix.Exec(o.Path, o.Argv, o.Env))
+	return o, seccomp.Install(callFilter(), 0)
 }
 
 // stages are directories on which the new root can be mounted before it is one.

@@ -99,7 +99,7 @@ func RunWithout(t *testing.T, backend func() bottle.Backend, without map[string]
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if why := without[c.name]; why != "" {
-				t.Skip(why)
+				t.Skip("SKIPPED: not given by what stands in here: " + why)
 			}
 			c.test(s, t)
 		})

@@ -192,8 +192,9 @@ func (s *suite) rootLayer(t *testing.T) {
 		t.Errorf("a file of the root was changed on the host: %v", err)
 	}
 	for _, path := range []string{"/usr/bin/true", "/bin/sh"} {
-		if out := b.sh("if (echo x >> " + path + ") 2>/dev/null; then echo written; fi"); out != "" {
-			t.Errorf("%s, another user's, can be written to inside", path)
+		// A backend's test may show copies, which are the user's own if a user made them.
+		if out := b.sh("if [ ! -O " + path + " ] && (echo x >> " + path + ") 2>/dev/null; then echo written; fi"); out != "" {
+			t.Errorf("%s, another user's, can be written to inside: %q", path, out)
 		}
 	}
 }
