@@ -242,7 +242,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	} else {
 		o.Stdout, o.Stderr = tame(o.Stdout), tame(o.Stderr)
 	}
-	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
+	n := &narrator{app: a, bottle: true, quiet: f.quiet, busy: o.Terminal}
 	o.OnEvent = n.event
 	s, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts

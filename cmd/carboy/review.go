@@ -406,7 +406,7 @@ func unlanded(ctx context.Context, c *carboy.Client, m store.Meta) store.ID {
 		return ""
 	}
 	for _, r := range l.Runs {
-		if unlandedRun(r) {
+		if unlandedRun(r) && !onlyIgnored(ctx, c, r.ID) {
 			return r.ID
 		}
 	}

@@ -41,7 +41,7 @@ Flags come before the command; its arguments follow it.`
 
 const runExample = `  carboy run -- make test
   carboy run --allow registry.npmjs.org -- npm ci
-  carboy run --allow github.com/golang -- git clone https://github.com/golang/mod
+  carboy run --allow github.com -- git clone https://github.com/golang/mod
   carboy run --allow '*.example.org:443' --env CI=1 -- ./build.sh
   carboy run -it -- bash
   carboy run --workspace none --timeout 1m --memory 512MiB -- sh -c 'echo hi'
@@ -239,7 +239,7 @@ func (a *app) runIn(ctx context.Context, c *carboy.Client, f *runFlags, o *carbo
 		defer signal.Stop(interrupts)
 		o.Interrupt = interrupts
 	}
-	n := &narrator{app: a, silent: f.quiet || f.tty}
+	n := &narrator{app: a, quiet: f.quiet, busy: f.tty}
 	o.OnEvent = n.event
 	told := false
 	if !f.json {
@@ -319,12 +319,14 @@ const maxNarrated = 20
 // narrator prints what happens during a run.
 type narrator struct {
 	app    *app
-	silent bool
+	quiet  bool
+	busy   bool // the command has the terminal, until what it leaves is taken out
 	bottle bool // what may be reached stands in manifests, not in flags
 
 	mu    sync.Mutex
 	said  map[string]bool // the summary counts what is repeated
 	lines int
+	drawn bool // how far something is stands in the terminal's line
 	over  bool
 }
 
@@ -333,21 +335,40 @@ func (n *narrator) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.over = true
+	n.clear()
+}
+
+// clear removes what is drawn. n.mu is held.
+func (n *narrator) clear() {
+	if n.drawn {
+		fmt.Fprint(n.app.stderr, clearLine)
+		n.drawn = false
+	}
 }
 
 func (n *narrator) event(e carboy.Event) {
-	if n.silent || e.Kind == "started" || e.Kind == "refused" && receipt.IsTelemetry(e.Name) {
+	taking := e.Kind == "taking"
+	if n.quiet || n.busy && !taking || e.Kind == "started" || e.Kind == "refused" && receipt.IsTelemetry(e.Name) {
 		return // of telemetry, the summary has one line
 	}
 	text := n.text(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.over {
+		return
+	}
+	if taking && n.app.redraws(n.app.stderr) {
+		n.drawn = true
+		n.app.redraw(text, e.Bytes, e.Took)
+		return
+	}
 	if n.said[text] {
 		return
 	}
+	n.clear()
 	n.lines++
 	switch {
-	case n.over, n.lines > maxNarrated:
+	case n.lines > maxNarrated:
 		return
 	case n.lines == maxNarrated:
 		n.app.say(dimText, "more happened; the receipt has all of it")
@@ -467,7 +488,7 @@ func changesText(r *receipt.Receipt) string {
 	}
 	s := number(int(c.Total), "path", "paths")
 	switch {
-	case c.Total+c.References == 0 && c.Ignored > 0 && len(c.Incomplete) == 0:
+	case c.OnlyIgnored():
 		return "nothing changed but " + number(int(c.Ignored), "ignored path", "ignored paths")
 	case c.References > 0 && c.Total == 0:
 		s = "git's references changed"

@@ -5,8 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/carboy/carboy/internal/progress"
@@ -23,30 +21,22 @@ func (a *app) slowly(ctx context.Context, what string, do func(context.Context) 
 	if !a.redraws(a.stderr) {
 		return do(ctx)
 	}
-	var n atomic.Int64
-	over := make(chan struct{})
-	var said sync.WaitGroup
-	said.Go(func() {
-		begin := time.Now()
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				size := ""
-				if n.Load() > 0 {
-					size = receipt.Bytes(n.Load()) + " in "
-				}
-				fmt.Fprintf(a.stderr, clearLine+"carboy: %s: %s%d s", what, size, int(time.Since(begin).Seconds()))
-			case <-over:
-				if time.Since(begin) > time.Second {
-					fmt.Fprint(a.stderr, clearLine)
-				}
-				return
-			}
-		}
-	})
-	defer said.Wait()
-	defer close(over)
-	return do(progress.With(ctx, &n))
+	shown := false
+	err := progress.Tell(ctx, func(n int64, took time.Duration) {
+		shown = true
+		a.redraw(what, n, took)
+	}, do)
+	if shown {
+		fmt.Fprint(a.stderr, clearLine)
+	}
+	return err
+}
+
+// redraw says in the terminal's current line how far something is.
+func (a *app) redraw(what string, n int64, took time.Duration) {
+	size := ""
+	if n > 0 {
+		size = receipt.Bytes(n) + " in "
+	}
+	fmt.Fprintf(a.stderr, clearLine+"carboy: %s: %s%d s", what, size, int(took.Seconds()))
 }

@@ -34,7 +34,7 @@ their order, a label, a colour.
 With --headless and --prompt the agent carries out the prompt and ends, without
 questions. Otherwise it gets this terminal, after a summary and a question. --cwd gives
 it this directory, in the mode that the bottle says; in a repository, it is asked for.
-Without --cwd the agent has no workspace, and what it writes is lost at the end.
+Without --cwd the agent has no workspace, and nothing that it writes can land.
 
 The exit code is the agent's own; 130 if it was interrupted, 125 if carboy refused or
 failed. A bottle with changes, a conversation or an agent that failed is kept, and with
@@ -175,7 +175,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 // startAgent starts an agent that the user agrees to, and says how it ended. The result is
 // nil if it did not start.
 func (a *app) startAgent(ctx context.Context, c *carboy.Client, f *startFlags, o carboy.StartOptions, agree func(*carboy.Preflight) error) (*carboy.Started, error) {
-	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
+	n := &narrator{app: a, bottle: true, quiet: f.quiet, busy: o.Terminal}
 	o.OnEvent = n.event
 	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts

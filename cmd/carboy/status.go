@@ -128,7 +128,7 @@ func (a *app) waiting(ctx context.Context, c *carboy.Client) ([]waiting, error) 
 		switch {
 		case !m.State.Over() && m.Name == "":
 			list = append(list, waiting{"running", []string{"attach", string(m.ID)}, commandOf(m) + a.in(m.Mode, m.Workspace)})
-		case unlandedRun(m) && !seen[m.Workspace.Path]:
+		case unlandedRun(m) && !seen[m.Workspace.Path] && !onlyIgnored(ctx, c, m.ID):
 			changes = append(changes, waiting{"changes", []string{"diff", string(m.ID)}, commandOf(m) + a.in(m.Mode, m.Workspace)})
 			seen[m.Workspace.Path] = true
 		}
@@ -139,6 +139,13 @@ func (a *app) waiting(ctx context.Context, c *carboy.Client) ([]waiting, error) 
 // unlandedRun reports whether the changes of a run that is over wait for a person.
 func unlandedRun(m store.Meta) bool {
 	return m.State.Over() && m.Changes != "" && !m.Changes.Settled()
+}
+
+// onlyIgnored reports whether a run changed nothing but paths that git ignores, which wait
+// for nobody.
+func onlyIgnored(ctx context.Context, c *carboy.Client, id store.ID) bool {
+	r, err := c.Receipt(ctx, id)
+	return err == nil && r.Changes.OnlyIgnored()
 }
 
 // in says in which directory something works.

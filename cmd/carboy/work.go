@@ -86,7 +86,7 @@ func (a *app) workCmd() *cobra.Command {
 			if asJSON {
 				o.Stdout = o.Stderr
 			}
-			n := &narrator{app: a, bottle: true, silent: quiet || asJSON}
+			n := &narrator{app: a, bottle: true, quiet: quiet || asJSON}
 			o.OnEvent, o.OnGate = n.event, a.gateEvents(quiet || asJSON)
 			o.Dies = func(t carboy.Attempt) bool { atStep(t, false); return false }
 			o.OnAttempt = func(t carboy.Attempt) {

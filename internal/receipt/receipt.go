@@ -222,6 +222,11 @@ type Changes struct {
 // Any reports whether there is anything to land or to look at, ignored paths among it.
 func (c *Changes) Any() bool { return c != nil && c.Total+c.References+c.Ignored > 0 }
 
+// OnlyIgnored reports whether all that changed is ignored paths.
+func (c *Changes) OnlyIgnored() bool {
+	return c != nil && c.Total+c.References == 0 && c.Ignored > 0 && len(c.Incomplete) == 0
+}
+
 // Change is one path of the workspace.
 type Change struct {
 	Path store.Raw `json:"path"`

@@ -19,6 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/progress"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/safetext"
@@ -39,7 +40,9 @@ func (s *Session) keep(run context.Context) error {
 	if g == nil || g.Lock == nil || !frozen && s.Rec.Exit.Code == 0 && !g.Keep && !work {
 		return nil
 	}
-	err := s.keepBottle(run, frozen)
+	ctx, cancel := s.ending(run, keepIn)
+	defer cancel()
+	err := s.telling(ctx, "keeping the bottle", func(ctx context.Context) error { return s.keepBottle(ctx, frozen) })
 	if err != nil && !frozen && !g.Keep {
 		s.Rec.Notes = append(s.Rec.Notes, fault.Sentence("Not kept: "+safetext.String(err.Error(), 300)))
 		return nil
@@ -47,10 +50,8 @@ func (s *Session) keep(run context.Context) error {
 	return err
 }
 
-func (s *Session) keepBottle(run context.Context, frozen bool) error {
+func (s *Session) keepBottle(ctx context.Context, frozen bool) error {
 	g := s.o.Grant
-	ctx, cancel := s.ending(run, keepIn)
-	defer cancel()
 	k := s.newKept()
 	k.Frozen = frozen
 	export := s.bottle.ExportAll
@@ -73,7 +74,7 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 		}
 	}
 	if err == nil {
-		k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return export(ctx, w) })
+		k.Files, err = writePart(dir, keptFiles, func(w io.Writer) error { return export(ctx, progress.Writer(ctx, w)) })
 	}
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)

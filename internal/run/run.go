@@ -21,6 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/phases"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/progress"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/review"
 	"github.com/carboy/carboy/internal/run/plan"
@@ -435,9 +436,6 @@ func (s *Session) begin(ctx context.Context) error {
 
 var ErrReplaced = errors.New("another directory was put in the workspace's place while the run was made ready")
 
-// slowExport is the time after which a slow export is announced.
-const slowExport = 2 * time.Second
-
 // Bounds of requests to a bottle at its end. A sandbox that hangs, or whose descriptors
 // the workload has used up, must not block carboy.
 const (
@@ -463,16 +461,15 @@ func (s *Session) takeChanges(run context.Context) error {
 		err := errors.Join(s.keep(run), s.bottle.Close())
 		return errors.Join(err, s.noteHostChanges(ctx))
 	}
-	slow := time.AfterFunc(slowExport, func() {
-		s.events.send(plan.Event{Kind: "progress", Text: "taking the changes out of the bottle"})
-	})
-	defer slow.Stop()
 	err := perr
 	if err == nil {
-		s.set, err = s.collect(ctx, s.bottle.Export)
-		if err == nil && s.o.Take != nil {
-			_ = s.handUpper(ctx, func(r io.Reader) error { return s.o.Take(s.User.User.Home, r) })
-		}
+		err = s.telling(ctx, "taking the changes out of the bottle", func(ctx context.Context) (err error) {
+			s.set, err = s.collect(ctx, s.bottle.Export)
+			if err == nil && s.o.Take != nil {
+				_ = s.handUpper(ctx, func(r io.Reader) error { return s.o.Take(s.User.User.Home, r) })
+			}
+			return err
+		})
 		phases.Mark("changes taken")
 	}
 	switch {
@@ -488,6 +485,13 @@ func (s *Session) takeChanges(run context.Context) error {
 		s.Rec.Changes.Incomplete = append(s.Rec.Changes.Incomplete, err.Error())
 	}
 	return errors.Join(err, s.keep(run))
+}
+
+// telling calls do, and says each second how far it is.
+func (s *Session) telling(ctx context.Context, what string, do func(context.Context) error) error {
+	return progress.Tell(ctx, func(n int64, took time.Duration) {
+		s.events.send(plan.Event{Kind: "taking", Text: what, Bytes: n, Took: took})
+	}, do)
 }
 
 // pause stops all processes inside and makes the bottle send all of its facts.
@@ -600,7 +604,7 @@ func collect(ctx context.Context, export func(context.Context, io.Writer) error,
 	}()
 	// A tar reader takes 512 bytes at a time, and each would be an exchange
 	// between two goroutines.
-	br := bufio.NewReaderSize(r, 256<<10)
+	br := bufio.NewReaderSize(progress.Reader(ctx, r), 256<<10)
 	set, err := change.Collect(ctx, br, o)
 	if err == nil {
 		io.Copy(io.Discard, br) // what stands after the archive's end
@@ -634,7 +638,7 @@ func (s *Session) handUpper(ctx context.Context, take func(io.Reader) error) err
 		defer close(done)
 		w.CloseWithError(s.bottle.ExportAll(ctx, w))
 	}()
-	err := take(bufio.NewReaderSize(r, 256<<10))
+	err := take(bufio.NewReaderSize(progress.Reader(ctx, r), 256<<10))
 	r.CloseWithError(io.ErrClosedPipe)
 	<-done
 	return err

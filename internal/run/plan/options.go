@@ -18,7 +18,7 @@ import (
 
 // Event describes something to show to the user during a run.
 type Event struct {
-	Kind string // started, published, refused, found, secret, routes, limit, interrupt, progress
+	Kind string // started, published, refused, found, secret, routes, limit, interrupt, progress, taking
 	Text string // a plain sentence of carboy's own
 	// Name, Port and Rule describe the refused target. Name comes from inside: escape
 	// it before showing it.
@@ -27,6 +27,9 @@ type Event struct {
 	Rule string
 	// Method and Path describe a refused request; they come from inside, too.
 	Method, Path string
+	// Bytes and Took say each second how far it is to take out what a bottle leaves.
+	Bytes int64
+	Took  time.Duration
 }
 
 // Options sets what to run and what it may do. Nothing else is allowed or shown.
