@@ -49,6 +49,7 @@ var only = []struct {
 	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/bottle/userns", "internal/corpus/attacker", "internal/macos/start", "internal/macos/session"}, "whatever carboy starts on the host goes through the exec chokepoint"},
 	{module + "/internal/bottle/gvisor", []string{"internal/backends"}, "a backend is imported in one place"},
 	{module + "/internal/bottle/docker", []string{"internal/backends"}, "a backend is imported in one place"},
+	{module + "/internal/bottle/smolmachines", []string{"internal/backends"}, "a backend is imported in one place"},
 	{module + "/internal/bottle/microvm", []string{"internal/backends"}, "a backend is imported in one place"},
 	{module + "/internal/corpus", []string{"cmd/carboy", "internal/corpus"}, "attackers are off the main path: only carboy escape-test reaches them"},
 	{"gvisor.dev/gvisor/runsc", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},

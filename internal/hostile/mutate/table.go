@@ -17,6 +17,8 @@ var mutants = []mutant{
 		{"internal/image", swap, "unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV", "uint64(0)"}}},
 	{"images-give-rights", "S1", "set-user-id bits of an image's files stay", "internal/image.TestModes", []change{
 		{"internal/image", swap, "uint32(h.Mode) & 0o777", "uint32(h.Mode) & 0o7777"}}},
+	{"builds-keep-devices", "S1", "an image built in a bottle holds the devices that a step names", "internal/builder.TestLayer", []change{
+		{"internal/builder", off, "h.Devmajor != 0 || h.Devminor != 0", ""}}},
 	{"links-lead-to-the-host", "S1", "a link in a root file system is resolved on the host", "internal/bottle/rootfs.TestLinksStayInside", []change{
 		{"internal/bottle/rootfs", swap, "unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS", "uint64(0)"}}},
 	{"edited-settings-are-shown", "S1", "a file of /etc is shown though it is not as its package shipped it", "internal/bottle/rootfs.TestSettingsAsShipped", []change{
