@@ -63,6 +63,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(99)
 	}
+	if os.Args[0] == string(RolePrepared) {
+		os.Exit(detached())
+	}
 	if len(os.Args) == 3 && os.Args[1] == "run-and-wait" {
 		os.Exit(runAndWait(os.Args[2]))
 	}

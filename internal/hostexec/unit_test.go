@@ -2,6 +2,7 @@ package hostexec
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -450,6 +451,23 @@ func BenchmarkNativeTrue(b *testing.B) {
 	for b.Loop() {
 		if err := exec.Command("git", "version").Run(); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// Errors say what ended and why, in one line, and match what callers ask for.
+func TestErrorTexts(t *testing.T) {
+	cause := errors.New("the cause")
+	r := &refusal{Program: "git", Reason: reasonArgument, Detail: "no", Err: cause}
+	if !errors.Is(r, cause) || !strings.HasSuffix(r.Error(), ": no: the cause") {
+		t.Errorf("%v", r)
+	}
+	for e, want := range map[*FailedError]string{
+		{Program: "git", Outcome: signaled, Signal: "SIGKILL"}: "hostexec: git killed by SIGKILL",
+		{Program: "git", Outcome: deadline}:                    "hostexec: git ended: " + deadline.String(),
+	} {
+		if e.Error() != want || errors.Is(e, context.DeadlineExceeded) != (e.Outcome == deadline) || errors.Is(e, os.ErrNotExist) {
+			t.Errorf("%v, want %s", e, want)
 		}
 	}
 }
