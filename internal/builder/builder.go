@@ -209,7 +209,7 @@ func (w *build) begin(ctx context.Context) error {
 		return err
 	}
 	w.most = limits.Disk
-	if w.program, err = program(); err != nil {
+	if w.program, err = plan.Program(); err != nil {
 		return err
 	}
 	w.global = map[string]string{}
@@ -219,22 +219,6 @@ func (w *build) begin(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// program returns the path of the running program, which is shown inside.
-func program() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	var named, running unix.Stat_t
-	if err := errors.Join(unix.Stat(path, &named), unix.Stat("/proc/self/exe", &running)); err != nil {
-		return "", err
-	}
-	if named.Dev != running.Dev || named.Ino != running.Ino {
-		return "", fmt.Errorf("%s was replaced while it ran: run the command again", path)
-	}
-	return path, nil
 }
 
 // target returns the number of the stage to build.

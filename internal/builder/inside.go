@@ -26,10 +26,9 @@ import (
 // order tells the program inside what to do, on its standard input. The contents of copies
 // follow it as tars, one after the other.
 type order struct {
-	What string // for records of runs
-	Ops  []op
-	Run  *command // after them; nil: nothing
-	Pack *packing // instead of both; nil: nothing
+	plan.Order // Run comes after Ops
+	Ops        []op
+	Pack       *packing // instead of both; nil: nothing
 }
 
 // op changes the file system.
@@ -39,12 +38,6 @@ type op struct {
 	Dest  string // absolute; with a slash at the end a directory
 	Chown string // USER, USER:GROUP or empty
 	Chmod string // octal, or empty
-}
-
-// command describes the process of a RUN.
-type command struct {
-	Args, Env []string
-	Dir, User string
 }
 
 // packing writes files of a stage to standard output.
@@ -95,7 +88,7 @@ func inside(in io.Reader, out io.Writer) error {
 	if o.Run == nil {
 		return nil
 	}
-	return o.Run.exec()
+	return become(o.Run)
 }
 
 // copy unpacks the next tar.
@@ -246,8 +239,8 @@ func writeFile(name string, r io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// exec becomes the command.
-func (c *command) exec() error {
+// become replaces the program by the process that c describes.
+func become(c *plan.Inside) error {
 	who, err := lookUp(c.User)
 	if err != nil {
 		return err

@@ -112,7 +112,7 @@ func (w *build) open(ctx context.Context, ref string) (*stage, error) {
 	st.base, st.root = img, root.Dir
 	st.config = v1.Config{Env: slices.Clone(c.Env), User: c.User, WorkingDir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell, Labels: maps.Clone(c.Labels)}
 	st.key = key("image", version, img.Root, img.Layers)
-	st.upper, err = w.owners(ctx, st)
+	st.upper, err = w.s.Owners(ctx, img, root.Dir, w.dir)
 	return st, err
 }
 
@@ -134,47 +134,6 @@ func (w *build) fetch(ctx context.Context, ref string) (*image.Image, error) {
 		ref = form + filepath.Join(w.o.Context.Name(), file)
 	}
 	return w.s.Pull(ctx, ref, w.o.Pull)
-}
-
-// owners returns the file with what a base image gives to others than root.
-func (w *build) owners(ctx context.Context, st *stage) (string, error) {
-	path := filepath.Join(w.dir, key("owners", st.key))
-	if fi, err := os.Stat(path); err != nil {
-		layers, err := w.s.Layers(st.base)
-		if err != nil {
-			return "", err
-		}
-		entries, err := owned(ctx, layers)
-		if err != nil {
-			return "", err
-		}
-		root, err := os.OpenRoot(st.root)
-		if err != nil {
-			return "", err
-		}
-		defer root.Close()
-		f, err := os.CreateTemp(w.tmp, "owners-")
-		if err != nil {
-			return "", err
-		}
-		defer os.Remove(f.Name())
-		n, err := seed(root, entries, f)
-		if err == nil && n == 0 {
-			err = f.Truncate(0)
-		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return "", err
-		}
-		if err := os.Rename(f.Name(), path); err != nil {
-			return "", err
-		}
-		if n == 0 {
-			return "", nil
-		}
-	} else if fi.Size() == 0 {
-		return "", nil
-	}
-	return path, nil
 }
 
 // do carries out one instruction.

@@ -31,7 +31,7 @@ func (st *stage) run(ctx context.Context, s *dockerfile.Step) error {
 	if dir == "" {
 		dir = "/"
 	}
-	c := &command{Args: st.shell(s), Env: st.env(), Dir: dir, User: st.config.User}
+	c := &plan.Inside{Args: st.shell(s), Env: st.env(), Dir: dir, User: st.config.User}
 	allow, private := slices.Sorted(slices.Values(st.w.o.Allow)), slices.Sorted(slices.Values(st.w.o.AllowPrivate))
 	st.key = key(st.key, "run", c, allow, private)
 	st.changed = true
@@ -46,7 +46,7 @@ func (st *stage) run(ctx context.Context, s *dockerfile.Step) error {
 
 // carry carries out what waits, and then a command, in one bottle. It keeps what has
 // changed under the stage's key.
-func (st *stage) carry(ctx context.Context, s *dockerfile.Step, c *command) error {
+func (st *stage) carry(ctx context.Context, s *dockerfile.Step, c *plan.Inside) error {
 	if len(st.pending) == 0 && c == nil {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (st *stage) carry(ctx context.Context, s *dockerfile.Step, c *command) erro
 		st.upper, st.pending = path, nil
 		return nil
 	}
-	o := order{Run: c, What: "COPY"}
+	o := order{Order: plan.Order{Run: c, What: "COPY"}}
 	if s != nil {
 		o.What = "RUN " + safetext.String(s.Text, 200)
 	}
@@ -112,7 +112,7 @@ func (w *build) take(ctx context.Context, p *pending) error {
 	defer f.Close()
 	data := bufio.NewWriterSize(&bounded{f, 2 * w.most, "the files to copy are"}, 256<<10)
 	msg := &lines{say: func(string) {}}
-	err = w.bottle(ctx, p.from, order{Pack: &packing{p.sources}, What: "COPY --from"}, nil, msg, &plan.Build{Data: true}, data)
+	err = w.bottle(ctx, p.from, order{Pack: &packing{p.sources}, Order: plan.Order{What: "COPY --from"}}, nil, msg, &plan.Build{Data: true}, data)
 	msg.flush()
 	if err == nil {
 		err = data.Flush()

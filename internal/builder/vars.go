@@ -10,6 +10,7 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/dockerfile"
+	"github.com/carboy/carboy/internal/run/plan"
 )
 
 // predefined returns the value of a variable about the platform, which is this machine's.
@@ -107,13 +108,10 @@ func (st *stage) set(s *dockerfile.Step) error {
 	return nil
 }
 
-// defaultPath lists where a command finds programs if the image does not say.
-const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // env returns the variables of a command, sorted: those of ARG, and over them those of ENV.
 func (st *stage) env() []string {
 	// Programs that store the time take it from here, Python's compiler among them.
-	all := []string{defaultPath, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(Epoch.Unix(), 10)}
+	all := []string{"PATH=" + plan.DefaultPath, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(Epoch.Unix(), 10)}
 	if len(st.w.o.Allow)+len(st.w.o.AllowPrivate) > 0 {
 		for name, v := range rootfs.BuiltTrustEnv() {
 			all = append(all, name+"="+v)

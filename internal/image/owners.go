@@ -1,15 +1,20 @@
-package builder
+package image
 
 import (
 	"archive/tar"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,14 +22,68 @@ import (
 )
 
 // An unpacked image belongs to whoever unpacked it. What its layers give to others than root
-// is put into the bottle's upper layer before the first step, where owners are the kernel's
-// inside: so a step may go on as the user whom the image was made for.
+// is put into the bottle's upper layer before its first command, where owners are the kernel's
+// inside: so a command may run as the user whom the image was made for.
 
 // maxOwned bounds the files that are put there, and their bytes.
 const (
 	maxOwned      = 200_000
 	maxOwnedBytes = 1 << 30
 )
+
+// Owners returns a file with what img gives to others than root, in the form of
+// Bottle.ExportAll, or "" if that is nothing. root is the image's directory, dir that of Steps.
+func (s *Store) Owners(ctx context.Context, img *Image, root, dir string) (string, error) {
+	b, err := json.Marshal([]any{"owners", img.Root, img.Layers})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	file := filepath.Join(dir, hex.EncodeToString(sum[:]))
+	fi, err := os.Stat(file)
+	if err != nil {
+		if err := s.writeOwners(ctx, img, root, file); err != nil {
+			return "", fmt.Errorf("image %s: owners of its files: %w", img.Ref, err)
+		}
+		if fi, err = os.Stat(file); err != nil {
+			return "", err
+		}
+	}
+	if fi.Size() == 0 {
+		return "", nil
+	}
+	return file, nil
+}
+
+// writeOwners writes that file, empty if there is nothing.
+func (s *Store) writeOwners(ctx context.Context, img *Image, root, file string) error {
+	layers, err := s.Layers(img)
+	if err != nil {
+		return err
+	}
+	entries, err := owned(ctx, layers)
+	if err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	f, err := os.CreateTemp(filepath.Dir(file), "owners-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	n, err := seed(dir, entries, f)
+	if err == nil && n == 0 {
+		err = f.Truncate(0)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
 
 // owned returns the entries of the layers that are not root's, by their clean names.
 func owned(ctx context.Context, layers []v1.Layer) (map[string]*tar.Header, error) {
@@ -169,3 +228,6 @@ func seedOne(root *os.Root, t *tar.Writer, name string, was *tar.Header, left *i
 	_, err = io.CopyN(t, f, h.Size)
 	return true, err
 }
+
+// clean returns a name from the root, without what leads elsewhere; the root's is "".
+func clean(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
