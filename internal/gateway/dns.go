@@ -115,7 +115,10 @@ func (g *Gateway) resolveInside(q *dns.Msg) *dns.Msg {
 		answerLocalhost(m, question)
 		return m
 	case g.servesInside(insideName(name)):
-		g.answerInside(m, question, insideName(name))
+		g.answerInside(m, question, insideName(name), insideRule(insideName(name)))
+		return m
+	case g.serviceName(name) != "":
+		g.answerInside(m, question, g.serviceName(name), serviceRule(g.serviceName(name)))
 		return m
 	case isUnder(name, "in-addr.arpa.") || isUnder(name, "ip6.arpa."):
 		g.answerReverse(m, question, name)

@@ -64,6 +64,10 @@ func (g *Gateway) judgeAddr(addr netip.AddrPort) (name string, literal bool, v p
 			v, reason = g.judgeInside(name, addr.Port())
 			return name, false, v, reason
 		}
+		if g.serviceName(name) != "" {
+			v, reason = g.judgeService(name, addr.Port())
+			return name, false, v, reason
+		}
 		v = g.table().Decide(name, addr.Port())
 	default:
 		name, literal = a.String(), true

@@ -104,6 +104,8 @@ type Config struct {
 	// process, over HTTP on port 80. A handler that panics ends its connection. A name
 	// without a handler does not exist in the bottle.
 	Inside map[string]http.Handler
+	// Services maps names to servers in other bottles; see Service.
+	Services map[string]Service
 	// Ask is asked where a route says supervise; nil: what would be asked about is
 	// blocked. AskKey is the key of Held.Digest; empty: a random one.
 	Ask    Asker
@@ -132,6 +134,7 @@ type Gateway struct {
 	authority Authority
 	roots     *x509.CertPool
 	handlers  map[string]http.Handler // by their names in the bottle
+	services  map[string]Service
 	asking    *asking
 	issued    issued
 	digests   bool // compute the digests of answers
@@ -200,7 +203,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if !cfg.Range.Addr().Is4() || cfg.Range.Bits() > 22 {
 		return nil, fmt.Errorf("gateway: range %v: not an ipv4 prefix of at most 22 bits", cfg.Range)
 	}
-	if err := checkInside(cfg.Inside); err != nil {
+	if err := errors.Join(checkInside(cfg.Inside), checkServices(cfg.Services)); err != nil {
 		return nil, err
 	}
 	g := &Gateway{
@@ -227,6 +230,9 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.caps = newRouteAccounts(g.limits.Egress)
 	g.caps.set(cfg.Table)
 	g.names = newNames(cfg.Range, g.limits.Names)
+	if err := g.addServices(maps.Clone(cfg.Services)); err != nil {
+		return nil, err
+	}
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
 	g.rules.Store(&ruleSet{table: cfg.Table, credentials: cfg.Credentials, detectors: newDetectors(cfg.Secrets, scan.NewCoverage(), scan.NewSpare(time.Now))})
 	g.flows.init()

@@ -67,9 +67,9 @@ func (g *Gateway) servesInside(name string) bool {
 	return name != "" && (name == egressName || g.handlers[name] != nil)
 }
 
-// answerInside answers a DNS question about one of insideNames.
-func (g *Gateway) answerInside(m *dns.Msg, q dns.Question, name string) {
-	g.ledger.nameAsked(NameAsked{Name: name, Type: typeName(q.Qtype), Allowed: true, Rule: insideRule(name)})
+// answerInside answers a DNS question about one of insideNames, or a service.
+func (g *Gateway) answerInside(m *dns.Msg, q dns.Question, name, rule string) {
+	g.ledger.nameAsked(NameAsked{Name: name, Type: typeName(q.Qtype), Allowed: true, Rule: rule})
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeANY {
 		noData(m)
 		return

@@ -215,6 +215,10 @@ func (g *Gateway) proxyAddr(host string, port uint16) (netip.AddrPort, *refusal)
 		a, _ := g.names.assign(inside)
 		return netip.AddrPortFrom(a, port), nil
 	}
+	if service := g.serviceName(host); service != "" {
+		a, _ := g.names.assign(service)
+		return netip.AddrPortFrom(a, port), nil
+	}
 	v := g.table().DecideName(host)
 	a, reason := g.decideName(host, "proxy", v, true)
 	if reason != ReasonOK {

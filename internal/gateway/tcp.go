@@ -177,6 +177,10 @@ func (g *Gateway) accept(k connRequest, f *flow, serve func(*flow)) {
 
 // serveFlow detects the protocol, then passes the flow on or refuses it.
 func (g *Gateway) serveFlow(f *flow) {
+	if s, ok := g.services[f.name]; ok {
+		g.passService(f, s)
+		return
+	}
 	if f.verdict.Protocol == policy.ProtocolTCP {
 		f.setProtocol("tcp")
 		g.passTCP(f)

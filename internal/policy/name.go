@@ -100,3 +100,12 @@ func parseLiteral(s string, bracketed bool) (addr netip.Addr, ok bool) {
 	}
 	return addr, true
 }
+
+// ServiceName reports whether a server beside a bottle can have the name: one lower-case
+// label, which is no name of carboy's own.
+func ServiceName(name string) bool {
+	return checkLabel(name) == nil && !strings.Contains(name, "_") && name[0] >= 'a' && name[0] <= 'z' && name != "localhost" && name != hostname
+}
+
+// hostname is what a bottle calls itself.
+const hostname = "carboy"

@@ -7,6 +7,7 @@ import "strings"
 var explanations = map[string]string{
 	"no-route":              "no route names it",
 	"port":                  "no route names this port",
+	"service-port":          "the service does not list this port",
 	"bad-name":              "not a host name",
 	"literal":               "an address that no route names",
 	"unknown-address":       "no name was asked for first",
