@@ -194,7 +194,7 @@ func explainedText(e manifest.Entry) string {
 	case nil:
 		return "-"
 	case int64:
-		if slices.Contains([]string{"limits.memory", "limits.disk", "limits.output", "limits.egress_bytes"}, e.Key) {
+		if slices.ContainsFunc([]string{"limits.memory", "limits.disk", "limits.output", "limits.egress_bytes"}, func(key string) bool { return strings.HasSuffix(e.Key, key) }) {
 			return receipt.Bytes(x)
 		}
 	case string:

@@ -492,6 +492,14 @@ func (v Value) Text() string {
 	return v.node.Value
 }
 
+// Plain returns a scalar's characters, in quotes or not; false: it is none.
+func (v Value) Plain() (string, bool) {
+	if v.node == nil || v.node.Kind != yaml.ScalarNode {
+		return "", false
+	}
+	return v.node.Value, true
+}
+
 // Bool reads true or false, and no other word for them.
 func (v Value) Bool(absent bool) bool {
 	if v.node == nil {

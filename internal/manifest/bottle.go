@@ -17,7 +17,7 @@ import (
 
 // The keys of manifests; the schemas have the same, which a test holds them to.
 var (
-	bottleKeys = []string{"extends", "env", "agent_provider", "git-gate", "egress", "supervise", "limits", "workspace", "backend", "isolation"}
+	bottleKeys = []string{"extends", "env", "agent_provider", "git-gate", "egress", "services", "supervise", "limits", "workspace", "backend", "isolation"}
 	agentKeys  = []string{"bottle", "skills", "git-gate", "name", "description", "model", "color", "tools", "memory"}
 	vendorKeys = agentKeys[3:]
 	repoKeys   = []string{"url", "identity", "host_key", "key", "token_env", "token_user", "aliases"}
@@ -67,13 +67,21 @@ func (s *Set) readBottle(f *found) (*Bottle, error) {
 	}
 	r := &reader{s, f.kind}
 	m := root.MappingWithout(gone, bottleKeys...)
+	services := r.services(m.Get("services"))
+	own := services.values()
 	b := &Bottle{
-		Extends:  r.names(m.Get("extends")),
-		Env:      r.env(m.Get("env")),
+		Extends: r.names(m.Get("extends")),
+		Env: r.variables(m.Get("env"), func(name, value string) string {
+			if own[value] {
+				return "" // it opens a service, and nothing else
+			}
+			return name
+		}),
+		Services: services,
 		Provider: r.provider(m.Get("agent_provider")),
 		Git:      r.git(m.Get("git-gate")),
 		Egress:   r.egress(m.Get("egress")),
-		Limits:   r.limits(m.Get("limits")),
+		Limits:   r.limits(m.Get("limits"), limitKeys),
 	}
 	b.Supervise = said(m.Get("supervise"), m.Get("supervise").Bool(true))
 	if w := m.Get("workspace"); w.Present() {
@@ -178,7 +186,9 @@ func (r *reader) envName(v document.Value) Value[string] {
 	return said(v, s)
 }
 
-func (r *reader) env(v document.Value) map[string]Value[string] {
+// variables reads variables of commands. named returns the name by which a value may be told
+// to be a secret; "": its form alone does.
+func (r *reader) variables(v document.Value, named func(name, value string) string) map[string]Value[string] {
 	read := v.Entries
 	if r.k == legacy {
 		read = v.EntriesOrEmpty
@@ -203,7 +213,7 @@ func (r *reader) env(v document.Value) map[string]Value[string] {
 			e.Bad("holds a NUL byte", "")
 		}
 		if e.Present() {
-			r.noSecret(e, k, s, "let a route put it on (egress.routes: token_env), so that it stays outside")
+			r.noSecret(e, named(k, s), s, "let a route put it on (egress.routes: token_env), so that it stays outside")
 		}
 		out[k] = said(e, s)
 	}
@@ -282,8 +292,9 @@ const (
 	maxApproval = 24 * time.Hour
 )
 
-func (r *reader) limits(v document.Value) (l Limits) {
-	m := v.Mapping(limitKeys...)
+// limits reads those of the limits that keys lists.
+func (r *reader) limits(v document.Value, keys []string) (l Limits) {
+	m := v.Mapping(keys...)
 	size := func(key string) Value[int64] { return said(m.Get(key), m.Get(key).Size()) }
 	l.Memory, l.Disk, l.Output, l.EgressBytes = size("memory"), size("disk"), size("output"), size("egress_bytes")
 	if x := l.Memory.V; x != 0 && x < minMemory {

@@ -30,6 +30,7 @@ func (e *Effective) Entries() []Entry {
 	l.env()
 	l.egress()
 	l.git()
+	l.services()
 	l.add("supervise", e.Supervise.V, e.Supervise.From, e.Supervise.Over)
 	l.limits()
 	l.add("workspace", e.Workspace.V, e.Workspace.From, e.Workspace.Over)
@@ -171,6 +172,39 @@ func (l *lister) git() {
 			}
 			l.add(key+"key", strings.Join(words, ", "), k.From, k.Over)
 		}
+	}
+}
+
+func (l *lister) services() {
+	for _, name := range l.e.Services.Order() {
+		s, key := l.e.Services.By[name], "services."+name+"."
+		l.text(key+"image", s.Image)
+		l.list(key+"entrypoint", s.Entrypoint)
+		l.list(key+"command", s.Command)
+		for _, n := range slices.Sorted(maps.Keys(s.Env)) {
+			v := s.Env[n]
+			_, ask := Asked(v.V)
+			entry := Entry{Key: key + "environment." + n, Value: l.e.shown(v), From: v.From}
+			switch {
+			case ask:
+				entry.Note = "asked for at the start"
+			case secret.NameSays(n):
+				entry.Value = secret.NotShown
+			}
+			l.entries = append(l.entries, entry)
+		}
+		if s.Ports.IsSet() {
+			l.add(key+"ports", strings.Trim(fmt.Sprint(s.Ports.V), "[]"), s.Ports.From, nil)
+		}
+		if h := s.Health; h.IsSet() {
+			l.add(key+"healthcheck", fmt.Sprintf("%s (every %s, at most %s, %d failures after %s)", strings.Join(h.V.Test, " "), h.V.Interval, h.V.Timeout, h.V.Retries, h.V.StartPeriod), h.From, nil)
+		}
+		l.list(key+"depends_on", s.After)
+		x := &s.Limits
+		l.number(key+"limits.memory", x.Memory)
+		l.number(key+"limits.disk", x.Disk)
+		l.number(key+"limits.pids", x.Pids)
+		l.number(key+"limits.cpus", x.CPUs)
 	}
 }
 

@@ -94,6 +94,7 @@ type Bottle struct {
 	Provider  Provider
 	Git       Git
 	Egress    Egress
+	Services  Services
 	Supervise Value[bool]
 	Limits    Limits
 	Workspace Value[string] // overlay, copy, bind, none

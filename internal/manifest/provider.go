@@ -52,13 +52,7 @@ func (r *reader) provider(v document.Value) (p Provider) {
 		p.Template = said(t, r.word(t, Templates()))
 	}
 	p.Dockerfile, p.Image = r.text(m.Get("dockerfile")), r.text(m.Get("image"))
-	for _, prefix := range []string{"oci:", "tar:", ""} {
-		path, ok := strings.CutPrefix(p.Image.V, prefix)
-		if ok && (prefix != "" && !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "./") || strings.HasPrefix(path, "../")) {
-			m.Get("image").Bad("would be looked for in the current directory, which may be a repository", "write a whole path, or a reference to a registry")
-			break
-		}
-	}
+	r.notHere(m.Get("image"), p.Image.V)
 	p.AuthToken = r.envName(m.Get("auth_token"))
 	p.ForwardHostCredentials = said(m.Get("forward_host_credentials"), m.Get("forward_host_credentials").Bool(false))
 	s := m.Get("settings").Mapping("startup_args", "command", "resume_command", "provider", "base_url", "api", "models", "api_key", "api_key_env",
@@ -93,6 +87,17 @@ func (r *reader) provider(v document.Value) (p Provider) {
 	}
 	pi.SupportsDeveloperRole = said(s.Get("supports_developer_role"), s.Get("supports_developer_role").Bool(false))
 	return p
+}
+
+// notHere refuses an image that would be looked for in the current directory.
+func (r *reader) notHere(v document.Value, image string) {
+	for _, prefix := range []string{"oci:", "tar:", ""} {
+		path, ok := strings.CutPrefix(image, prefix)
+		if ok && (prefix != "" && !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "./") || strings.HasPrefix(path, "../")) {
+			v.Bad("would be looked for in the current directory, which may be a repository", "write a whole path, or a reference to a registry")
+			return
+		}
+	}
 }
 
 // over replaces the settings that src sets. If src has another template, it drops

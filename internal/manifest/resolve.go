@@ -167,6 +167,7 @@ func (b *Bottle) over(src *Bottle) {
 	b.Provider.over(src.Provider)
 	b.Git.over(src.Git)
 	b.Egress.over(src.Egress)
+	b.Services.over(src.Services)
 	over(&b.Supervise, src.Supervise)
 	over(&b.Workspace, src.Workspace)
 	over(&b.Backend, src.Backend)
@@ -350,6 +351,7 @@ func (e *Effective) finish(s *Set) error {
 	if err != nil {
 		return err
 	}
+	bad = append(bad, e.Services.check(table)...)
 	for _, r := range e.Egress.Routes {
 		if by, ok := table.Shadowed(r.Route); ok {
 			bad = append(bad, r.From.problem("never decides: a connection to "+r.Route.String()+" is of the kind that "+by+" says", "let both agree about private and inspect, or leave this one out"))
