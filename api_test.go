@@ -24,7 +24,7 @@ var unnamed = map[string]string{
 		gate.Accepted gate.Entry gate.Finding gate.Override gate.Phase gate.RemovedTests gate.Side gate.Signer gate.WarmUsed
 		provenance.Check provenance.LeftOut provenance.Review provenance.Sources provenance.Turn
 		receipt.Area receipt.Audit receipt.Changes receipt.Execs receipt.Files receipt.Git receipt.Image receipt.Isolation receipt.Limits receipt.Mount receipt.Network
-		receipt.Privileges receipt.Processes receipt.Proposals receipt.Published receipt.Sockets receipt.Trace receipt.Workspace
+		receipt.Privileges receipt.Processes receipt.Proposals receipt.Published receipt.Service receipt.Sockets receipt.Trace receipt.Workspace
 		routes.DLPDescription routes.GitDescription routes.LimitsDescription routes.MatchDescription routes.OAuthDescription
 		scenario.Codegenie scenario.Coverage scenario.Lists scenario.Result scenario.Scenario scenario.Slices scenario.Target
 		ship.Approved ship.Imported ship/plan.Change ship/plan.Operation ship/plan.Plan trace.FactLine trace.Flags trace.Op trace.Tail work.File`,

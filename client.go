@@ -62,9 +62,9 @@ func (c *Client) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 	return c.bottles.Freeze(ctx, slug)
 }
 
-// KeepsFilesOnly says why Freeze would keep a bottle's files without its processes. It
-// returns "" if the bottle's backend can keep both.
-func (c *Client) KeepsFilesOnly(slug string) string { return c.bottles.KeepsFilesOnly(slug) }
+// FreezeLoses says what Freeze would not keep of a bottle, in sentences. There are none if
+// nothing is known of it.
+func (c *Client) FreezeLoses(slug string) []string { return c.bottles.FreezeLoses(slug) }
 
 // Kept returns what a bottle can be resumed from, or nil.
 func (c *Client) Kept(slug string) (*store.Kept, error) { return c.bottles.Kept(slug) }

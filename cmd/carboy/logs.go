@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -26,11 +27,12 @@ var logNames = []string{"stdout", "stderr", "terminal", "exec-stdout", "exec-std
 
 func (a *app) logsCmd() *cobra.Command {
 	var raw bool
+	var service string
 	only := append(append([]string{}, logNames...), "git")
 	which := choice{name: "LOG", of: only}
 	cmd := &cobra.Command{
 		Use: "logs [RUN]", Short: "print the output of a run", Long: logsLong, GroupID: "look",
-		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7\n  carboy logs --only git reviewer",
+		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7\n  carboy logs --only git reviewer\n  carboy logs --service db reviewer",
 		Args:    atMostRun, ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
@@ -39,14 +41,21 @@ func (a *app) logsCmd() *cobra.Command {
 					return err
 				}
 				names := logNames
-				if which.value != "" {
+				switch {
+				case which.value != "":
 					names = []string{which.value}
+				case service != "" && !policy.ServiceName(service):
+					return usagef("carboy receipt names them", "logs: %.40q is no name of a service", service)
+				case service != "":
+					names = []string{store.ServiceLog(service)}
 				}
 				return a.printLogs(c, m, names, raw)
 			})
 		},
 	}
 	cmd.Flags().Var(&which, "only", "only this one: stdout, stderr or terminal, or the same of carboy exec: exec-stdout and so on; or git, what went through the git gate")
+	cmd.Flags().StringVar(&service, "service", "", "only the output of a bottle's service `NAME`")
+	cmd.MarkFlagsMutuallyExclusive("only", "service")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the bytes as they were")
 	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(only, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -69,8 +69,8 @@ func (a *app) freezeCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if why := c.KeepsFilesOnly(slug); why != "" {
-					a.say(plainText, "only its files will be kept, and its processes end: %s", safetext.String(why, 300))
+				for _, s := range c.FreezeLoses(slug) {
+					a.say(plainText, "%s", safetext.String(s, 400))
 				}
 				var k *store.Kept
 				err = a.slowly(ctx, "freezing", func(ctx context.Context) (err error) {

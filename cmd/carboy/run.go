@@ -347,14 +347,19 @@ func (n *narrator) clear() {
 }
 
 func (n *narrator) event(e carboy.Event) {
-	taking := e.Kind == "taking"
-	if n.quiet || n.busy && !taking || e.Kind == "started" || e.Kind == "refused" && receipt.IsTelemetry(e.Name) {
+	taking, service := e.Kind == "taking", e.Kind == "service"
+	// While services are waited for, the agent does not have the terminal yet.
+	if n.quiet || n.busy && !taking && !service || e.Kind == "started" || e.Kind == "refused" && receipt.IsTelemetry(e.Name) {
 		return // of telemetry, the summary has one line
 	}
 	text := n.text(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.over {
+		return
+	}
+	if service {
+		n.app.say(dimText, "%s", text)
 		return
 	}
 	if taking && n.app.redraws(n.app.stderr) {

@@ -320,6 +320,9 @@ func (a *app) printSummary(p *carboy.Preflight, w io.Writer) {
 	}
 	line("workspace", "%s", a.workspaceText(p))
 	line("reaches", "%s", reachesText(p.Routes))
+	if len(p.Services) > 0 {
+		line("services", "%s", safetext.String(strings.Join(p.Services, "; "), 400))
+	}
 	var more []string
 	for _, x := range []struct {
 		n         int
@@ -414,6 +417,9 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	}
 	for _, r := range p.Routes {
 		line("reaches", "%s", show(routeText(r)))
+	}
+	for _, s := range p.Services {
+		line("service", "%s; what it holds is gone at the end", show(s))
 	}
 	for _, r := range p.Repositories {
 		line("repository", "%s", show(repositoryText(r)))

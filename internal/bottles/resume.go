@@ -109,22 +109,24 @@ func (c *Keeper) Freeze(ctx context.Context, slug string) (*store.Kept, error) {
 	return fail(run.ErrNotLive)
 }
 
-// KeepsFilesOnly says why Freeze would keep a bottle's files without its processes. It
-// returns "" if the bottle's backend can keep both, or nothing is known of it.
-func (c *Keeper) KeepsFilesOnly(slug string) string {
+// FreezeLoses says what Freeze would not keep of a bottle, in sentences. There are none if
+// nothing is known of it.
+func (c *Keeper) FreezeLoses(slug string) (out []string) {
 	b, err := c.Store.Bottle(slug)
 	if err != nil {
-		return ""
+		return nil
+	}
+	if b.Services > 0 {
+		out = append(out, "its services end, and what they hold is lost: resume starts them anew")
 	}
 	held, err := backends.ByName(b.Backend)
 	if err != nil {
-		return ""
+		return out
 	}
-	why, missing := held.Capabilities().Lacks(bottle.CapLiveFreeze)
-	if !missing {
-		return ""
+	if why, missing := held.Capabilities().Lacks(bottle.CapLiveFreeze); missing {
+		out = append(out, "only its files will be kept, and its processes end: "+cmp.Or(why, "the backend "+held.Name()+" can't keep them"))
 	}
-	return cmp.Or(why, "the backend "+held.Name()+" can't keep them")
+	return out
 }
 
 // Kept returns what a bottle can be resumed from, or nil.

@@ -113,6 +113,8 @@ type Preflight struct {
 	Image            string        // empty: this machine's tools
 	// ImageDigest is the digest that Image must have. Confirm may set it.
 	ImageDigest string
+	// Services describes the bottles beside it, in the order in which they start.
+	Services []string
 	// Repositories lists what the git gate serves, sorted by name.
 	Repositories []repos.Repository
 	// Backend names what holds the bottle. Lacks lists what it can't give.
@@ -228,10 +230,11 @@ func (c *Keeper) Preflight(o StartOptions) (*Preflight, error) {
 	if err != nil {
 		return nil, err
 	}
-	env, err := o.variables(e)
+	env, services, err := o.variables(e)
 	if err != nil {
 		return nil, err
 	}
+	p.Grant.Services, p.Services = services, fault.Mapped(services, describe)
 	p.Grant.Sum = sumOf(append(slices.Clone(e.Files), l.Read...))
 	p.Grant.Routes, p.Grant.Files, p.Mounts, p.Notes = l.Routes, l.Files, l.Mounts, append(p.Notes, l.Notes...)
 	p.Grant.Talks = len(l.Sessions) > 0
@@ -309,42 +312,54 @@ func sumOf(files []manifest.File) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// variables returns the bottle's variables, with an answer for each one that it asks for.
-func (o *StartOptions) variables(e *manifest.Effective) (map[string]string, error) {
+// variables returns the bottle's variables and its services with theirs, with an answer for
+// each one that is asked for. What several ask for by one name is asked once.
+func (o *StartOptions) variables(e *manifest.Effective) (map[string]string, []plan.Service, error) {
 	given := map[string]string{}
 	for _, pair := range o.Env {
 		name, value, ok := strings.Cut(pair, "=")
-		v, known := e.Env[name]
-		_, asked := manifest.Asked(v.V)
 		switch {
 		case !ok:
-			return nil, &fault.OptionError{Option: "--env", Value: secret.NameOrHidden(name), Reason: "has no value", Advice: "write NAME=VALUE"}
-		case !known || !asked:
-			return nil, &fault.OptionError{Option: "--env", Value: secret.NameOrHidden(name), Reason: "is not asked for by the bottle", Advice: "variables are the bottle's: env: {" + secret.NameOrHidden(name) + ": VALUE} in its file, or ?WORDS to be asked"}
+			return nil, nil, &fault.OptionError{Option: "--env", Value: secret.NameOrHidden(name), Reason: "has no value", Advice: "write NAME=VALUE"}
+		case !asksFor(e, name):
+			return nil, nil, &fault.OptionError{Option: "--env", Value: secret.NameOrHidden(name), Reason: "is not asked for by the bottle", Advice: "variables are the bottle's: env: {" + secret.NameOrHidden(name) + ": VALUE} in its file, or ?WORDS to be asked"}
 		}
 		given[name] = value
 	}
-	out := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
-		v := e.Env[name]
+	value := func(v manifest.Value[string], name string) (string, error) {
 		words, asked := manifest.Asked(v.V)
 		answer, has := given[name]
 		switch {
 		case !asked:
-			out[name] = v.V
+			return v.V, nil
 		case has:
-			out[name] = answer
+			return answer, nil
 		case o.Ask == nil || o.Headless:
-			return nil, &fault.OptionError{Option: v.From.String(), Value: name, Reason: "is asked for at the start, and nobody can be asked", Advice: "say --env " + name + "=VALUE"}
-		default:
-			answer, err := o.Ask(name, strings.TrimSpace(words))
-			if err != nil {
-				return nil, err
-			}
-			out[name] = answer
+			return "", &fault.OptionError{Option: v.From.String(), Value: name, Reason: "is asked for at the start, and nobody can be asked", Advice: "say --env " + name + "=VALUE"}
+		}
+		answer, err := o.Ask(name, strings.TrimSpace(words))
+		given[name] = answer
+		return answer, err
+	}
+	out := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
+		var err error
+		if out[name], err = value(e.Env[name], name); err != nil {
+			return nil, nil, err
 		}
 	}
-	return out, nil
+	services, err := servicesOf(e, value)
+	return out, services, err
+}
+
+// asksFor reports whether the bottle or one of its services asks for a variable.
+func asksFor(e *manifest.Effective, name string) bool {
+	_, asked := manifest.Asked(e.Env[name].V)
+	for _, s := range e.Services.By {
+		_, its := manifest.Asked(s.Env[name].V)
+		asked = asked || its
+	}
+	return asked
 }
 
 // shownCommand returns command with words in place of the prompt and the agent's text,
@@ -380,7 +395,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 			return nil, err
 		}
 	}
-	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: p.Backend, Manifests: store.Raw(o.Manifests)}
+	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: p.Backend, Manifests: store.Raw(o.Manifests), Services: len(p.Services)}
 	if b.Label == "" {
 		b.Label = o.Agent
 	}

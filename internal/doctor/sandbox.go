@@ -193,7 +193,10 @@ func (c *Doctor) SweepSandboxes(ctx context.Context) (*Swept, error) {
 				continue
 			}
 		}
-		left := []string{filepath.Join(c.Store.RunDir(m.ID), "scratch"), filepath.Join(c.Store.RunDir(m.ID), "base")}
+		var left []string
+		for _, name := range []string{"scratch", "base", "services"} {
+			left = append(left, filepath.Join(c.Store.RunDir(m.ID), name))
+		}
 		if rerr == nil {
 			left = append(left, filepath.Join(rt, run.SocketName(m.ID)))
 		}

@@ -248,6 +248,9 @@ func reachedCard(r *Receipt) card {
 	for _, m := range r.Mounts {
 		c.Items = append(c.Items, "host path "+safetext.Fit(safetext.Path([]byte(m.Source)), 80, "…")+", "+safetext.String(m.Access, 40))
 	}
+	for _, x := range r.Services {
+		c.Items = append(c.Items, "service "+safetext.String(x.Name, 63)+", "+x.state()+": "+count(x.Connections, "connection", "connections"))
+	}
 	for _, x := range r.Published {
 		c.Items = append(c.Items, fmt.Sprintf("port %d was reachable from the host at %s", x.Port, safetext.String(x.Host, 80)))
 	}

@@ -98,6 +98,8 @@ type Receipt struct {
 	// Published are ports of servers inside that were reachable on the host's
 	// loopback.
 	Published []Published `json:"published,omitempty"`
+	// Services are the bottles that ran beside this one, for it alone.
+	Services []Service `json:"services,omitempty"`
 	// Audit is nil when nothing was recorded.
 	Audit *Audit `json:"audit"`
 	// Evidence is the directory with all files kept of the run.
@@ -425,6 +427,32 @@ type Published struct {
 	Port uint16 `json:"port"` // inside
 	Host string `json:"host"` // address and port on the host
 }
+
+// Service is a bottle that ran beside the command's, with a server that the command reached
+// by its name.
+type Service struct {
+	Name   string    `json:"name"`
+	Image  store.Raw `json:"image"`
+	Digest string    `json:"digest,omitempty"` // empty: the image could not be had
+	// Class is of the bottle's verified posture; empty: there was no bottle.
+	Class bottle.Isolation `json:"class,omitempty"`
+	// Health says how far the service came; empty: it was never ready.
+	Health string `json:"health,omitempty"`
+	// Exit is nil if the service ended with the run.
+	Exit *Exit `json:"exit,omitempty"`
+	// Connections and their bytes are those of the command and of other services.
+	Connections int64 `json:"connections"`
+	BytesUp     int64 `json:"bytes_up"`   // to the service
+	BytesDown   int64 `json:"bytes_down"` // from it
+}
+
+// The states of a service.
+const (
+	Healthy   = "healthy"   // its healthcheck passed
+	Listening = "listening" // its first port accepted a connection
+	Started   = "started"   // it has neither
+	Unhealthy = "unhealthy"
+)
 
 // Audit identifies the state of the audit log when the run was over.
 type Audit struct {

@@ -118,9 +118,13 @@ func sample() *Receipt {
 			},
 		},
 		Published: []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
-		Audit:     &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
-		Evidence:  "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
-		Notes:     []string{"the wall clock was set back by 2 h during the run"},
+		Services: []Service{
+			{Name: "cache", Image: "built:redis", Digest: "sha256:" + strings.Repeat("5a", 32), Class: "user-kernel", Health: Listening, Connections: 1, BytesUp: 42, BytesDown: 7},
+			{Name: "db", Image: "postgres:16", Digest: "sha256:" + strings.Repeat("6b", 32), Class: "user-kernel", Health: Healthy, Connections: 12, BytesUp: 9000, BytesDown: 3 << 20, Exit: &Exit{Code: 137, Reason: Memory, Error: "it used more than its limit of 1.0 GiB"}},
+		},
+		Audit:    &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
+		Evidence: "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
+		Notes:    []string{"the wall clock was set back by 2 h during the run"},
 	}
 }
 
@@ -132,7 +136,7 @@ func short() *Receipt {
 	r.Command = []store.Raw{"true"}
 	r.Workspace = Workspace{Mode: store.None}
 	r.Exit = Exit{Reason: Exited}
-	r.Changes, r.Network, r.Mounts, r.Published, r.Execs, r.Git, r.Notes = nil, Network{}, nil, nil, nil, nil, nil
+	r.Changes, r.Network, r.Mounts, r.Published, r.Services, r.Execs, r.Git, r.Notes = nil, Network{}, nil, nil, nil, nil, nil, nil
 	r.Limits.Hit = nil
 	r.Duration = 131 * time.Millisecond
 	return r
@@ -335,6 +339,7 @@ func hostile(s string) *Receipt {
 	r.Network.Found = []Found{{Name: s, What: s, Secret: s, Transform: s, Place: s, Rule: s, Action: Blocked, Count: 2}, {Name: s, What: s, Place: s, Inbound: true, Action: Reported}}
 	r.Mounts = []Mount{{Source: raw, Target: raw + "2", Access: s}}
 	r.Published = []Published{{Port: 1, Host: s}}
+	r.Services = []Service{{Name: s, Image: raw, Digest: s, Health: s, Exit: &Exit{Reason: Failed, Error: s}}}
 	r.Audit.Root = s
 	r.Notes = []string{s}
 	r.Trace.Digest, r.Trace.Incomplete = s, s

@@ -270,7 +270,13 @@ func confinedSection(r *Receipt) section {
 	for _, x := range r.Published {
 		ports.Rows = append(ports.Rows, line{"", []cell{{Text: fmt.Sprint(x.Port), Number: true}, said(x.Host)}})
 	}
-	s.Tables = filled(append([]table{posture, root, mounts, ports}, proposalTables(r.Proposals)...)...)
+	services := table{Caption: "Services, each in a bottle of its own", Head: []string{"Name", "State", "Image", "Digest", "Connections", "Bytes"}}
+	for _, x := range r.Services {
+		services.Rows = append(services.Rows, line{"", []cell{
+			said(x.Name), said(x.state()), said(string(x.Image)), said(x.Digest), {Text: fmt.Sprint(x.Connections), Number: true}, said(traffic(x.BytesUp, x.BytesDown)),
+		}})
+	}
+	s.Tables = filled(append([]table{posture, root, services, mounts, ports}, proposalTables(r.Proposals)...)...)
 	return s
 }
 

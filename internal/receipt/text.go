@@ -865,6 +865,7 @@ func (p *printer) surroundings(r *Receipt) {
 		p.item(plain, "root", plain, safetext.String(string(r.Image.Ref), maxShown))
 		p.item(plain, "", plain, safetext.String(r.Image.Digest, 80))
 	}
+	p.services(r.Services)
 	if len(r.Mounts) > 0 {
 		p.section("Mounts", "")
 	}
@@ -898,6 +899,41 @@ func (p *printer) surroundings(r *Receipt) {
 		p.item(plain, fmt.Sprint(x.Port), plain, "on the host at "+safetext.String(x.Host, 80))
 	})
 	p.more(shown, int64(len(r.Published)), "")
+}
+
+// services prints what ran beside the command's bottle.
+func (p *printer) services(l []Service) {
+	if len(l) == 0 {
+		return
+	}
+	p.section("Services", "each in a bottle of its own, without a way out")
+	shown := p.list(len(l), func(i int) {
+		x, c := l[i], plain
+		if x.Exit != nil || x.Health == "" || x.Health == Unhealthy {
+			c = red
+		}
+		p.item(plain, safetext.String(x.Name, 63), c, x.state()+"; "+count(x.Connections, "connection", "connections")+", "+traffic(x.BytesUp, x.BytesDown))
+		p.item(plain, "", plain, strings.TrimSpace(safetext.String(string(x.Image), maxShown)+" "+safetext.String(x.Digest, 80)))
+	})
+	p.more(shown, int64(len(l)), "")
+}
+
+// state says how far a service came, and how it ended.
+func (x *Service) state() string {
+	s := safetext.String(x.Health, 20)
+	if s == "" {
+		s = "never ready"
+	}
+	switch e := x.Exit; {
+	case e == nil:
+		return s
+	case e.Error != "":
+		return s + ", ended: " + safetext.String(e.Error, maxShown)
+	case e.Signal != "":
+		return s + ", ended by " + safetext.String(e.Signal, 20)
+	default:
+		return s + fmt.Sprintf(", ended with exit code %d", e.Code)
+	}
 }
 
 func (p *printer) unknown(r *Receipt) {

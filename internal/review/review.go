@@ -305,7 +305,7 @@ func (c *Reviewer) PlanGC(ctx context.Context, p store.Policy) (store.Plan, erro
 // the run is lost. Changes that were only partly taken do not count.
 func (c *Reviewer) CleanLost(ctx context.Context, m store.Meta) error {
 	dir := c.Store.RunDir(m.ID)
-	errs := []error{fault.RemoveTree(dir + "/scratch"), fault.RemoveTree(dir + "/base")}
+	errs := []error{fault.RemoveTree(dir + "/scratch"), fault.RemoveTree(dir + "/base"), fault.RemoveTree(dir + "/services")}
 	text := "found by a later command"
 	if m.Copied != nil {
 		text += "; its files of " + m.Copied.UTC().Format(time.RFC3339) + " are kept"

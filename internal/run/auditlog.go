@@ -190,6 +190,13 @@ func (s *Session) noteStart(ctx context.Context) error {
 		run.Rule = s.text("bottle " + g.Slug + ", agent " + g.Agent)
 		run.Digests = append(run.Digests, audit.Digest{Of: "manifests", Sum: g.Sum})
 	}
+	if len(s.services) > 0 {
+		h := sha256.New()
+		for _, x := range s.services {
+			fmt.Fprintf(h, "%s %s\n", x.Name, x.rec.Digest)
+		}
+		run.Digests = append(run.Digests, audit.Digest{Of: "images of services", Sum: [sha256.Size]byte(h.Sum(nil))})
+	}
 	pos := s.event(audit.Posture, audit.Allowed)
 	pos.Actor = audit.ByCarboy
 	pos.Subject = s.text(string(s.Rec.Isolation.Class))

@@ -161,13 +161,16 @@ type reading struct {
 // bottle that is ending can't be read either, but that is over sooner.
 const unreadFor = 10 * time.Second
 
-// watchMemory reads the bottle's usage until ctx ends. When reading has failed for too
-// long, it sends the error as its last reading.
-func (s *Session) watchMemory(ctx context.Context) <-chan reading {
+// watchMemory reads the usage of the session's bottle until ctx ends.
+func (s *Session) watchMemory(ctx context.Context) <-chan reading { return watchUsage(ctx, s.bottle) }
+
+// watchUsage reads a bottle's usage until ctx ends. When reading has failed for too long, it
+// sends the error as its last reading.
+func watchUsage(ctx context.Context, b bottle.Bottle) <-chan reading {
 	raw := make(chan reading)
 	go func() { // ends with ctx or, when a reading hangs, with the bottle
 		for ctx.Err() == nil {
-			u, err := s.bottle.Usage()
+			u, err := b.Usage()
 			select {
 			case raw <- reading{u, err}:
 			case <-ctx.Done():

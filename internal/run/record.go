@@ -28,6 +28,7 @@ func (s *Session) account(cause error) {
 		s.Rec.Exit = failure(cause)
 	}
 	defer s.endEgressLog() // after the last of the gateway's
+	defer s.endServices()  // after the last connection to them
 	if s.approvals != nil {
 		s.Rec.Proposals = s.approvals.account()
 	}
@@ -84,7 +85,7 @@ func (s *Session) dropPrivate() error {
 	if s.closeControl != nil {
 		s.closeControl()
 	}
-	for _, dir := range []string{"scratch", "base", checkpointDir} {
+	for _, dir := range []string{"scratch", "base", "services", checkpointDir} {
 		errs = append(errs, fault.RemoveTree(s.run.Path(dir)))
 	}
 	return errors.Join(errs...)

@@ -75,6 +75,7 @@ type Session struct {
 	conf           host.Config
 	cleanup        []func()
 	closers        []func() // of published ports
+	services       []*service
 
 	closeControl func() // nil: there is no control socket
 
@@ -330,6 +331,9 @@ func (s *Session) execute(ctx context.Context) error {
 		return err
 	}
 	phases.Mark("baseline begun")
+	if err := s.startServices(ctx); err != nil {
+		return err
+	}
 	v := s.sandbox
 	if v == nil {
 		var err error

@@ -26,7 +26,7 @@ type sandbox struct {
 	spec   *bottle.Spec
 	bottle bottle.Bottle
 	gw     *gateway.Gateway
-	// trace receives the bottle's facts; board takes it over.
+	// trace receives the bottle's facts; board takes it over. Nil: nobody wants them.
 	trace *os.File
 
 	observer atomic.Pointer[gateway.Observer] // nil: nobody
@@ -68,7 +68,7 @@ func (c *Runner) newSandbox(ctx context.Context, p *plan.Plan, id, dir string, w
 	if err == nil {
 		err = v.openGateway(ctx, table, authority, c.Opened, c.Backend.Capabilities(), asked)
 	}
-	if err == nil {
+	if err == nil && !p.Untraced {
 		v.trace, v.spec.Trace, err = tracePair()
 	}
 	if err == nil && p.Begin != nil {
@@ -105,7 +105,7 @@ func (v *sandbox) openGateway(ctx context.Context, table *policy.Table, authorit
 			return err
 		}
 	}
-	conf := gateway.Config{Host: pair.Host, Channels: channels, Wire: v.spec.Net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.Dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.Credentials.Of, Secrets: v.plan.Watched, Inside: v.plan.GitGrant.Inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.Digests, Declared: v.plan.Declared}
+	conf := gateway.Config{Host: pair.Host, Channels: channels, Wire: v.spec.Net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.Dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.Credentials.Of, Secrets: v.plan.Watched, Inside: v.plan.GitGrant.Inside(), Services: v.plan.Services, Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.Digests, Declared: v.plan.Declared}
 	if asked != nil {
 		conf.Ask, conf.AskKey = asked, v.plan.AskKey
 		if conf.Inside == nil {

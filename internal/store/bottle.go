@@ -29,6 +29,7 @@ type Bottle struct {
 	Backend   string    `json:"backend,omitempty"`   // the name; empty: gvisor
 	Manifests Raw       `json:"manifests,omitempty"` // their directory; empty: the configuration's
 	Args      []Raw     `json:"args,omitempty"`      // of a command that begins again with them
+	Services  int       `json:"services,omitempty"`  // that began beside it
 }
 
 const (

@@ -335,6 +335,9 @@ func (r *Run) WriteReceipt(ctx context.Context, v any) error {
 	return r.s.writeDocument(ctx, r.id, ReceiptFile, "receipt", v)
 }
 
+// ServiceLog returns the name of the log of a service beside a run.
+func ServiceLog(service string) string { return "service-" + service }
+
 // OpenLog opens a file in the run's log directory for appending. name is one path element.
 func (r *Run) OpenLog(name string) (*os.File, error) {
 	if name == "" || name[0] == '.' || strings.ContainsRune(name, '/') {

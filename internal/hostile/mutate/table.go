@@ -131,6 +131,9 @@ var mutants = []mutant{
 	{"each-route-has-the-bottles-cap", "W7", "what all routes send together is not counted", "internal/gateway.TestEgressBytes", []change{
 		{"internal/gateway", off, "as.all != nil", ""}}},
 
+	{"services-have-any-port", "W8", "a bottle reaches every port of a service", "internal/gateway.TestW8Services", []change{
+		{"internal/gateway", off, "!slices.Contains(g.services[name].Ports, port)", ""}}},
+
 	{"pushes-go-on-unread", "G1", "a push is sent on without its objects being searched", "internal/gitgate.TestSmuggle", []change{
 		{"internal/gitgate", drop, "err = p.judge(r.Context())", ""}}},
 	{"submodules-go-unread", "G1", "the id of a submodule's commit may be a secret", "internal/gitgate.TestSmuggle", []change{

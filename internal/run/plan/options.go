@@ -144,6 +144,7 @@ type Grant struct {
 	Git         *repos.Repos      // nil: no repositories
 	GitFile     string            // the system's git configuration inside; empty: none
 	Mount       *repos.Gate       // of git, while it runs
+	Services    []Service         // beside it, in the order in which they start
 	Floor       bottle.Floor      // the weakest class of isolation that they accept
 
 	Lock     *store.BottleLock

@@ -18,6 +18,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/routes"
@@ -77,6 +78,11 @@ type Plan struct {
 	Declared bool
 	// Digests makes the gateway report the digest of each answer.
 	Digests bool
+
+	// Services are servers in other bottles that this one reaches.
+	Services map[string]gateway.Service
+	// Untraced says that nobody wants the bottle's facts.
+	Untraced bool
 
 	// Begin changes the spec before the bottle is made; nil: nothing.
 	Begin func(*bottle.Spec) error
