@@ -42,9 +42,12 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
+
+var kept atomic.Pointer[string]
 
 func main() {
 	switch os.Args[1] {
@@ -89,6 +92,14 @@ func answer(words []string) string {
 	switch {
 	case len(words) == 3 && words[0] == "dial":
 		return dial(words[1:])
+	case len(words) == 2 && words[0] == "keep":
+		kept.Store(&words[1])
+		return "keeps it"
+	case len(words) == 1 && words[0] == "kept":
+		if k := kept.Load(); k != nil {
+			return "has " + *k
+		}
+		return "has nothing"
 	case len(words) == 2 && words[0] == "env":
 		return "value " + os.Getenv(words[1])
 	case len(words) == 1 && words[0] == "who":
@@ -372,6 +383,27 @@ func TestServicesEnd(t *testing.T) {
 	}
 	if x := s.Receipt.Services[0]; x.Exit == nil || x.Exit.Reason != receipt.Memory || x.Health != receipt.Healthy {
 		t.Errorf("%+v", x)
+	}
+}
+
+// A frozen agent's services are lost, which is said before, and it finds new ones.
+func TestServicesResumed(t *testing.T) {
+	w := grouped(t, "services: {db: {image: IMAGE, ports: [7000]}}\n")
+	k := begin(t, func(in *os.File, out *syncOutput) (*bottles.Started, error) {
+		return w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: say + `while read -r line; do say db 7000 "$line"; done`, Stdin: in, Stdout: out, Stderr: out})
+	})
+	k.ask("keep 42", "keep 42: keeps it")
+	k.ask("kept", "kept: has 42")
+	if l := w.c.FreezeLoses("a"); len(l) != 1 || !strings.Contains(l[0], "its services end") {
+		t.Errorf("%q", l)
+	}
+	w.freeze(k)
+	k = w.resumeTalker(nil)
+	k.ask("kept", "kept: has nothing")
+	k.in.Close()
+	<-k.done
+	if k.err != nil || strings.Contains(k.out.String(), "begins with its files") || len(k.s.Receipt.Services) != 1 || k.s.Receipt.Services[0].Connections != 1 {
+		t.Errorf("%v %+v\n%s", k.err, k.s, k.out.String())
 	}
 }
 
