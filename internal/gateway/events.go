@@ -106,7 +106,7 @@ type Conn struct {
 	Time     time.Time
 	Name     string // the name its address stood for, or the literal
 	Addr     netip.AddrPort
-	Protocol string // tls (passed unseen), https, h2, http, websocket, tcp, service, dns, udp, icmp, publish; empty when nothing was sent
+	Protocol string // tls (passed unseen), https, h2, http, websocket, tcp, dns, udp, icmp, publish; empty when nothing was sent
 	Allowed  bool
 	Rule     string
 	Reason   Reason

@@ -72,7 +72,7 @@ func (g *Gateway) judgeService(name string, port uint16) (policy.Verdict, Reason
 
 // passService joins a flow to the server in the other bottle.
 func (g *Gateway) passService(f *flow, s Service) {
-	f.setProtocol("service")
+	f.setProtocol("tcp")
 	ctx, cancel := context.WithTimeout(f.ctx, g.limits.Dial)
 	up, err := s.Dial(ctx, f.addr.Port())
 	cancel()

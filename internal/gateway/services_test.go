@@ -88,7 +88,7 @@ func reaches(t *testing.T, w *world) netip.Addr {
 		}
 	}
 	sum := b.waitConn("of the service", func(c ConnSummary) bool { return c.Name == "db" && c.Port == 5432 && c.Count == 3 })
-	if sum.Protocol != "service" || !sum.Allowed || sum.Rule != "service db" || sum.Up == 0 || sum.Down <= sum.Up {
+	if sum.Protocol != "tcp" || !sum.Allowed || sum.Rule != "service db" || sum.Up == 0 || sum.Down <= sum.Up {
 		t.Errorf("%+v", sum)
 	}
 	// A pool's connection may be silent for longer than others.
