@@ -30,6 +30,9 @@ import (
 // that its programs expect, only this kernel can.
 const serviceBackend = "gvisor"
 
+// slowPull is the time after which people are told that an image is fetched.
+const slowPull = time.Second
+
 // maxServiceLog bounds what is kept of a service's output, in bytes.
 const maxServiceLog = 4 << 20
 
@@ -113,8 +116,9 @@ func (x *service) create(ctx context.Context, c *Runner, n int) error {
 	if err != nil {
 		return err
 	}
-	x.tell("fetching its image, unless it is here")
+	slow := time.AfterFunc(slowPull, func() { x.tell("has its image fetched") })
 	img, err := images.Pull(ctx, x.Image, plan.PullOptions{Env: c.Env})
+	slow.Stop()
 	if err != nil {
 		return err
 	}
@@ -150,7 +154,6 @@ func (x *service) create(ctx context.Context, c *Runner, n int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	x.tell("starting")
 	if x.v, err = c.newSandbox(ctx, p, fmt.Sprintf("b%ss%d", x.s.run.ID(), n), dir, nil, nil); err != nil {
 		return err
 	}
