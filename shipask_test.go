@@ -69,7 +69,7 @@ func newWaiting(t *testing.T) *waiting {
 		Host:   shipplan.Host{Name: "one", Address: "127.0.0.1", Port: 9, User: "deploy", Keys: []string{fingerprint(t, pub)}},
 		Source: shipplan.Source{Module: file("modules/web/module.yaml", module), Compose: file("modules/web/compose.yaml", compose), Files: []shipplan.File{}},
 		Seen:   shipplan.Seen{Text: text, SHA256: judge.HexSum([]byte(text))}, Previous: shipplan.Previous{State: shipplan.PreviousNone},
-		Target:  shipplan.Target{Project: "web", Service: "web", Root: "/srv/web", Binds: []string{}, Image: "app:v1", ImageID: image, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 60},
+		Target:  shipplan.Target{Project: "web", Service: "web", Root: "/srv/web", Binds: []string{}, Image: "app:v1", ImageID: image, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, StableChecked: 1, Health: 60},
 		Changes: []shipplan.Change{{What: "compose.service.web", Action: shipplan.Create, From: "-", To: "app:v1 (" + image + ")"}},
 	}
 	var err error

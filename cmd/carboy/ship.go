@@ -34,6 +34,12 @@ type shipFlags struct {
 	json, quiet     bool
 	up, other, life time.Duration
 	review          int
+	hosts           []string
+}
+
+// addHosts adds the flag that selects hosts.
+func (f *shipFlags) addHosts(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.hosts, "host", nil, "only this host, by its `NAME` in hosts.yaml; may be repeated")
 }
 
 func (f *shipFlags) add(cmd *cobra.Command) {
@@ -93,24 +99,31 @@ out exactly: it names the commit, the host and its key, and the state that was s
 The module is modules/MODULE/module.yaml in this repository. Its hosts are in your own
 hosts.yaml. carboy ship init writes examples of both; docs/ship.md explains all of it.
 
+With --remove the plan removes the service, also if this commit does not have the module
+any more. It destroys, so its approval must say --destructive.
+
 The exit code is 0 if there is nothing to do, and 20 if there is.`
 
 func (a *app) planCmd() *cobra.Command {
-	f, out := &shipFlags{}, ""
+	f, out, remove := &shipFlags{}, "", false
 	cmd := &cobra.Command{
 		Use: "plan MODULE", Short: "say what shipping a module would change", Long: planLong, GroupID: "ship", Args: moduleArg,
-		Example: "  carboy plan web\n  carboy plan web -o plans\n  carboy plan web --json",
+		Example: "  carboy plan web\n  carboy plan web -o plans --host prod1\n  carboy plan web --remove -o plans\n  carboy plan web --json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0]})
+			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0], Hosts: f.hosts, Remove: remove})
 		},
 	}
 	f.add(cmd)
+	f.addHosts(cmd)
+	cmd.Flags().BoolVar(&remove, "remove", false, "plan to remove the service")
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write the plans into `DIR`, as MODULE.HOST.plan.json")
 	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan can be applied, a `TIME`")
 	return cmd
 }
 
-const rollbackLong = `Plan a return to what the last apply replaced, or to the commit that --to names. The
+const rollbackLong = `Plan a return to what the last apply replaced, or to the commit that --to names. Of
+several hosts, those return that took part in the last rollout and applied it. Where
+something else runs than what was applied last, the plan returns to what was applied. The
 plan is approved and applied like any other. If the host's entry in hosts.yaml says
 undo_without_approval, a plan that only undoes the last apply needs no approval.`
 
@@ -120,10 +133,11 @@ func (a *app) rollbackCmd() *cobra.Command {
 		Use: "rollback MODULE", Short: "plan a return to what ran before", Long: rollbackLong, GroupID: "ship", Args: moduleArg,
 		Example: "  carboy rollback web -o plans\n  carboy rollback web --to 3f786850e387550fdab836ed7e6dc881de23001b -o plans",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0], Rollback: true, To: to})
+			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0], Hosts: f.hosts, Rollback: true, To: to})
 		},
 	}
 	f.add(cmd)
+	f.addHosts(cmd)
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write the plans into `DIR`, as MODULE.HOST.plan.json")
 	cmd.Flags().StringVar(&to, "to", "", "go back to this `COMMIT`, its whole name")
 	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan can be applied, a `TIME`")
@@ -169,24 +183,43 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 			}{"carboy.dev/ship-plans/v1", a.code, timing, list})
 		}
 		w := a.shown()
-		var files []string
 		for i, p := range list {
 			a.showPlan(w, p.Plan, p.Digest)
 			a.showDiff(ctx, w, s, made[i].Bytes)
-			if p.File != "" {
-				files = append(files, p.File)
-			}
 		}
 		switch {
 		case a.code == exitcode.OK:
 			a.say(plainText, "nothing to do")
-		case len(files) > 0:
-			a.say(plainText, "next: carboy ship approve %s --as YOU --key FILE --purpose TEXT, then carboy apply with the same plans", safetext.String(strings.Join(files, " "), maxMessage))
+		case out != "":
+			for _, files := range together(list) {
+				a.say(plainText, "next: carboy ship approve %s --as YOU --key FILE --purpose TEXT, then carboy apply with the same plans", safetext.String(strings.Join(files, " "), maxMessage))
+			}
 		default:
 			a.say(plainText, "next: the same with -o DIR writes the plan, which is then approved")
 		}
 		return nil
 	})
+}
+
+// together returns the files of the plans that can be approved and applied together, which
+// are those of one commit. It leaves out commits for which there is nothing to do.
+func together(list []planned) (out [][]string) {
+	changed := map[string]bool{}
+	for _, p := range list {
+		changed[p.Plan.Commit] = changed[p.Plan.Commit] || len(p.Plan.Changes) > 0
+	}
+	var commits []string
+	for _, p := range list {
+		if !changed[p.Plan.Commit] {
+			continue
+		}
+		i := slices.Index(commits, p.Plan.Commit)
+		if i < 0 {
+			i, commits, out = len(commits), append(commits, p.Plan.Commit), append(out, nil)
+		}
+		out[i] = append(out[i], p.File)
+	}
+	return out
 }
 
 // writePlan writes a plan atomically and replaces an earlier one.
@@ -209,7 +242,7 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 	signs := map[string]struct {
 		sign  string
 		color tone
-	}{plan.Create: {"+", greenText}, plan.Remove: {"-", redText}, plan.Update: {"~", boldText}, plan.Recreate: {"~", boldText}}
+	}{plan.Create: {"+", greenText}, plan.Remove: {"-", redText}, plan.Update: {"~", boldText}, plan.Recreate: {"~", boldText}, plan.Adopt: {"=", boldText}}
 	for _, c := range p.Changes {
 		s := signs[c.Action]
 		line := fmt.Sprintf("  %s %s %s: %s -> %s", s.sign, c.What, c.Action, shortDigest(c.From), shortDigest(c.To))
@@ -249,7 +282,7 @@ func (a *app) showDiff(ctx context.Context, w io.Writer, s *carboy.Shipper, made
 	}
 	for i, l := range lines {
 		if i == maxDiff {
-			fmt.Fprintf(w, "    … %d lines more\n", len(lines)-i)
+			fmt.Fprintf(w, "    ... %d lines more\n", len(lines)-i)
 			break
 		}
 		color := plainText
@@ -374,6 +407,9 @@ func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, file
 		a.code = code
 		if !f.json {
 			for _, r := range results {
+				for _, l := range r.Evidence {
+					a.say(dimText, "%s: %s", r.Host, l)
+				}
 				if r.Outcome == ship.Applied || r.Outcome == ship.Nothing {
 					a.say(greenText, "%s: %s", r.Host, r.Outcome)
 					if r.Why != "" && r.Outcome == ship.Nothing {
@@ -529,25 +565,40 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 		if err := errors.Join(store.WriteFile(out+".sig", signed.Signature, 0o644), store.WriteFile(out, signed.Statement, 0o644)); err != nil {
 			return err
 		}
+		counts := s.Counts(ctx, signed)
+		if counts != nil {
+			a.say(redText, "on this machine it does not count: %s", errorLine(counts))
+		}
 		if f.json {
 			return a.printJSON(struct {
 				Schema    string          `json:"schema"`
 				Code      int             `json:"code"`
 				Digest    string          `json:"digest"`
 				File      string          `json:"file"`
+				Counts    bool            `json:"counts"` // on this machine
 				Statement json.RawMessage `json:"statement"`
-			}{"carboy.dev/ship-approved/v1", exitcode.OK, signed.Digest(), out, signed.Statement})
+			}{"carboy.dev/ship-approved/v1", exitcode.OK, signed.Digest(), out, counts == nil, signed.Statement})
 		}
 		a.say(greenText, "wrote %s and its signature %s.sig", safetext.Path([]byte(out)), safetext.Path([]byte(out)))
-		if err := s.Counts(ctx, signed); err != nil {
-			a.say(redText, "on this machine it does not count: %s", errorLine(err))
-		}
 		return nil
 	})
 }
 
-const shipStatusLong = `Show the state of modules on their hosts: current, behind (as applied, but this commit
-differs), drifted (not as applied) or absent.
+const shipStatusLong = `Show the state of modules on their hosts: what runs is compared with what was applied
+last, and then with this commit. The exit code is 0 only if all is current:
+
+  current          as applied, and as this commit says
+  behind           as applied; this commit differs
+  absent           no container is there
+  exited           as applied, and does not run
+  unhealthy        as applied; its healthcheck fails
+  drifted          a file was changed, or what runs is not what was applied last
+  unapproved       something runs that no record has
+  orphaned         as applied; this commit does not have the module there any more
+  rollback-failed  an apply failed, and so did going back
+  unreachable      the host does not answer
+
+The others have codes of their own (docs/exit-codes.md).
 
 An apply that was interrupted, because the host or its shell died, is first finished or
 rolled back, and recorded.`
@@ -556,7 +607,7 @@ func (a *app) shipStatusCmd() *cobra.Command {
 	f := &shipFlags{}
 	cmd := &cobra.Command{
 		Use: "status [MODULE]", Short: "show the state of modules on their hosts", Long: shipStatusLong,
-		Example: "  carboy ship status\n  carboy ship status web --json",
+		Example: "  carboy ship status\n  carboy ship status --host prod1\n  carboy ship status web --json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("carboy ship status web", "status: wanted one module, got %d", len(args))
@@ -566,24 +617,20 @@ func (a *app) shipStatusCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.shipStatus(cmd, f, args) },
 	}
 	f.add(cmd)
+	f.addHosts(cmd)
 	return cmd
 }
 
 func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) error {
 	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
-		if len(modules) == 0 {
-			var err error
-			if modules, err = s.Modules(ctx); err != nil {
-				return err
+		all, err := func() ([]carboy.ShipStatus, error) {
+			if len(modules) == 0 {
+				return s.StatusAll(ctx, f.hosts...)
 			}
-		}
-		all := []carboy.ShipStatus{}
-		for _, m := range modules {
-			st, err := s.Status(ctx, m)
-			if err != nil {
-				return err
-			}
-			all = append(all, st...)
+			return s.Status(ctx, modules[0], f.hosts...)
+		}()
+		if err != nil {
+			return err
 		}
 		a.code = statusCode(all)
 		if f.json {
@@ -595,36 +642,53 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 		}
 		w := a.shown()
 		for _, st := range all {
-			fmt.Fprintf(w, "%s on %s: %s", st.Module, st.Host, st.State)
-			if st.Health != "" {
-				fmt.Fprintf(w, " (%s)", safetext.String(st.Health, 80))
-			}
-			if st.Applied != "" {
-				fmt.Fprintf(w, ", applied %.12s of %s", st.Applied, st.At.Format(time.RFC3339))
-			}
-			if st.Imported != nil && st.Applied == "" {
-				fmt.Fprintf(w, ", an earlier tool says it applied %.12s", st.Imported.Commit)
-			}
-			fmt.Fprintln(w)
-			if st.Settled != nil {
-				fmt.Fprintf(w, "  an apply of %.12s was interrupted: %s, %s\n", st.Settled.Commit, st.Settled.Outcome, st.Settled.Why)
-			}
-			for _, c := range st.Changes {
-				fmt.Fprintf(w, "  %s %s\n", c.What, safetext.String(c.Action+": "+c.Why, 300))
-			}
-			if st.Error != "" {
-				fmt.Fprintf(w, "  %s\n", st.Error)
-			}
+			showStatus(w, st)
 		}
 		return nil
 	})
+}
+
+// showStatus prints the state of a module on a host, and the next step.
+func showStatus(w io.Writer, st carboy.ShipStatus) {
+	fmt.Fprintf(w, "%s on %s: %s", st.Module, st.Host, st.State)
+	if st.Health != "" {
+		fmt.Fprintf(w, " (%s)", safetext.String(st.Health, 80))
+	}
+	if st.Restarts > 0 {
+		fmt.Fprintf(w, ", restarted %d times since", st.Restarts)
+	}
+	if st.Applied != "" {
+		fmt.Fprintf(w, ", applied %.12s at %s by %s", st.Applied, st.At.Format(time.RFC3339), first(st.By, "somebody"))
+	}
+	if st.Imported != nil && st.Applied == "" {
+		fmt.Fprintf(w, ", an earlier tool says it applied %.12s", st.Imported.Commit)
+	}
+	fmt.Fprintln(w)
+	if st.Settled != nil {
+		fmt.Fprintf(w, "  an apply of %.12s was interrupted: %s, %s\n", st.Settled.Commit, st.Settled.Outcome, st.Settled.Why)
+	}
+	for _, l := range []string{st.Why, st.Error} {
+		if l != "" {
+			fmt.Fprintf(w, "  %s\n", l)
+		}
+	}
+	for _, c := range st.Changes {
+		fmt.Fprintf(w, "  %s %s\n", c.What, safetext.String(c.Action+": "+c.Why, 300))
+	}
+	if st.Next != "" {
+		fmt.Fprintf(w, "  next: %s\n", st.Next)
+	}
 }
 
 // statusCode returns the exit code of hosts' statuses.
 func statusCode(all []carboy.ShipStatus) int {
 	var codes []int
 	for _, st := range all {
-		codes = append(codes, shipCode(st.Err))
+		if st.Err != nil {
+			codes = append(codes, shipCode(st.Err))
+		} else {
+			codes = append(codes, exitcode.OfStatus(st.State))
+		}
 		if st.Settled != nil {
 			codes = append(codes, exitcode.OfSettled(st.Settled.Outcome))
 		}
@@ -633,16 +697,25 @@ func statusCode(all []carboy.ShipStatus) int {
 }
 
 func (a *app) shipHistoryCmd() *cobra.Command {
-	f := &shipFlags{}
+	f, show := &shipFlags{}, ""
 	cmd := &cobra.Command{
 		Use: "history MODULE", Short: "show what was applied, and who approved it", Args: moduleArg,
-		Long:    "Show what was applied of a module on all its hosts, newest first, from the records here\nand on the hosts.",
-		Example: "  carboy ship history web\n  carboy ship history web --json",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.shipHistory(cmd, f, args[0]) },
+		Long:    "Show what was applied of a module on all its hosts, newest first, from the records here\nand on the hosts. --show also prints the steps of one plan, and why it was not healthy: the\nlast that the service, its healthcheck or Docker wrote.",
+		Example: "  carboy ship history web\n  carboy ship history web --show 9c8829275beb\n  carboy ship history web --json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("show") && len(show) < minPlanPrefix {
+				return usagef("carboy ship history web --show 9c8829275beb", "history: --show takes at least %d characters of a plan's digest", minPlanPrefix)
+			}
+			return a.shipHistory(cmd, f, args[0], show)
+		},
 	}
 	f.add(cmd)
+	cmd.Flags().StringVar(&show, "show", "", "show all of one `PLAN`, by the beginning of its digest")
 	return cmd
 }
+
+// minPlanPrefix is the least part of a plan's digest that names it.
+const minPlanPrefix = 6
 
 // shipProblem is the JSON output of a host that could not be asked.
 type shipProblem struct {
@@ -651,7 +724,7 @@ type shipProblem struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
+func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id, show string) error {
 	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
 		entries, problems, err := s.History(ctx, id)
 		if err != nil {
@@ -662,6 +735,12 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 			a.say(plainText, "%s", errorLine(p))
 			hosts = append(hosts, shipProblem{shipCode(p), p.Error(), advice(p)})
 			a.code = exitcode.WorstShip(a.code, shipCode(p))
+		}
+		if show != "" {
+			entries = slices.DeleteFunc(entries, func(x carboy.ShipEntry) bool { return !strings.HasPrefix(x.Plan, show) })
+			if len(entries) == 0 {
+				return fmt.Errorf("no record of %s is of a plan that begins with %.64q", id, show)
+			}
 		}
 		if f.json {
 			if entries == nil {
@@ -676,29 +755,39 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 		}
 		w := a.shown()
 		for _, x := range entries {
-			var by []string
-			for _, p := range x.Approvals {
-				word := ""
-				if !p.Verified {
-					word = ", NOT VERIFIED"
+			showEntry(w, x)
+			if show != "" {
+				for _, l := range slices.Concat(x.Steps, x.Evidence) {
+					fmt.Fprintf(w, "    %s\n", l)
 				}
-				if p.Review != "" {
-					by = append(by, fmt.Sprintf("%s (%s, as was told)", p.Approver, p.Review))
-					continue
-				}
-				by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
-			}
-			if x.Outcome == ship.TookOver {
-				fmt.Fprintf(w, "%s  %-15s %.12s on %s: %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Commit, x.Host, x.Why)
-				continue
-			}
-			fmt.Fprintf(w, "%s  %-15s %s %.12s on %s, approved by %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Kind, x.Commit, x.Host, first(strings.Join(by, ", "), "nobody"))
-			if x.Why != "" {
-				fmt.Fprintf(w, "    %s\n", x.Why)
 			}
 		}
 		return nil
 	})
+}
+
+// showEntry prints one entry of a history.
+func showEntry(w io.Writer, x carboy.ShipEntry) {
+	var by []string
+	for _, p := range x.Approvals {
+		word := ""
+		if !p.Verified {
+			word = ", NOT VERIFIED"
+		}
+		if p.Review != "" {
+			by = append(by, fmt.Sprintf("%s (%s, as was told)", p.Approver, p.Review))
+			continue
+		}
+		by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
+	}
+	if x.Outcome == ship.TookOver {
+		fmt.Fprintf(w, "%s  %-15s %.12s on %s: %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Commit, x.Host, x.Why)
+		return
+	}
+	fmt.Fprintf(w, "%s  %-15s %s %.12s on %s, plan %.12s, approved by %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Kind, x.Commit, x.Host, x.Plan, first(strings.Join(by, ", "), "nobody"))
+	if x.Why != "" {
+		fmt.Fprintf(w, "    %s\n", x.Why)
+	}
 }
 
 const shipInitLong = `Write example files with comments: hosts.yaml and allowed_signers into your

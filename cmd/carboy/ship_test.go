@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -22,20 +23,26 @@ import (
 // otherwise than as it was wanted is not passed over.
 func TestStatusCode(t *testing.T) {
 	settled := func(o ship.Outcome) carboy.ShipStatus {
-		return carboy.ShipStatus{Settled: &carboy.ShipEntry{Outcome: o}}
+		return carboy.ShipStatus{State: "current", Settled: &carboy.ShipEntry{Outcome: o}}
 	}
 	wrong := func(o ship.Outcome) carboy.ShipStatus {
-		return carboy.ShipStatus{Err: &carboy.ShipError{Outcome: o, Err: io.EOF}}
+		return carboy.ShipStatus{State: "unknown", Err: &carboy.ShipError{Outcome: o, Err: io.EOF}}
 	}
+	in := func(state string) carboy.ShipStatus { return carboy.ShipStatus{State: state} }
+	current := in("current")
 	for _, x := range []struct {
 		want int
 		all  []carboy.ShipStatus
 	}{
-		{exitcode.OK, []carboy.ShipStatus{{}, settled(ship.Applied)}},
-		{exitcode.ShipUnhealthy, []carboy.ShipStatus{settled(ship.RolledBack), {}}},
+		{exitcode.OK, []carboy.ShipStatus{current, settled(ship.Applied)}},
+		{exitcode.Failed, []carboy.ShipStatus{{}, current}},
+		{exitcode.OfStatus("drifted"), []carboy.ShipStatus{in("behind"), in("drifted"), in("absent"), current}},
+		{exitcode.ShipRollbackFailed, []carboy.ShipStatus{in("unapproved"), in("rollback-failed")}},
+		{exitcode.ShipFailed, []carboy.ShipStatus{in("behind"), wrong(ship.Failed)}},
+		{exitcode.ShipUnhealthy, []carboy.ShipStatus{settled(ship.RolledBack), current}},
 		{exitcode.ShipFailed, []carboy.ShipStatus{settled(ship.Failed)}},
 		{exitcode.ShipRollbackFailed, []carboy.ShipStatus{wrong(ship.Locked), settled(ship.RollbackFailed), wrong(ship.Refused)}},
-		{exitcode.ShipPolicy, []carboy.ShipStatus{{}, wrong(ship.Refused)}},
+		{exitcode.ShipPolicy, []carboy.ShipStatus{current, wrong(ship.Refused)}},
 		{exitcode.ShipFailed, []carboy.ShipStatus{wrong(ship.Locked), wrong(ship.Failed)}},
 		{exitcode.Failed, []carboy.ShipStatus{{Err: io.EOF}, wrong(ship.Failed)}},
 	} {
@@ -81,6 +88,7 @@ func TestShipSession(t *testing.T) {
 				e.Setenv("OPERATOR", p.op.Config)
 				e.Setenv("ROOT", p.h.Root)
 				e.Setenv("HOSTDIR", p.h.Dir)
+				e.Setenv("ENGINE", p.h.Docker)
 				return setup(e)
 			},
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": func(ts *testscript.TestScript, neg bool, args []string) {
@@ -101,6 +109,9 @@ func TestShipSession(t *testing.T) {
 		})
 	})
 	codes := []int{exitcode.Failed, exitcode.Usage, exitcode.ShipPlanned}
+	for _, state := range []string{"behind", "orphaned", "absent", "exited", "unhealthy", "drifted", "unapproved"} {
+		codes = append(codes, exitcode.OfStatus(state))
+	}
 	for _, o := range []ship.Outcome{ship.Nothing, ship.Applied, ship.Failed, ship.RolledBack, ship.RollbackFailed, ship.Locked, ship.Refused, ship.Mismatch, ship.Destructive, ship.Stale} {
 		codes = append(codes, exitcode.OfShip(o))
 	}
@@ -118,6 +129,42 @@ func readText(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// TestShipWalk: the walk-through of docs/ship.md is pasted into a shell, as it stands there.
+func TestShipWalk(t *testing.T) {
+	t.Parallel()
+	dk := shiptest.StartEngine(t)
+	defer dk.Stop()
+	dk.Busybox(t, "busybox:stable")
+	h := shiptest.NewHost(t, "here", dk)
+	t.Cleanup(func() { dk.Clear(h.Root) })
+	_, walk, _ := strings.Cut(readText(t, "../../docs/ship.md"), "## From nothing")
+	walk, _, _ = strings.Cut(walk, "\n## ")
+	blocks := strings.Split(walk, "```sh\n")[1:]
+	if len(blocks) != 3 {
+		t.Fatalf("%d blocks of commands, want 3", len(blocks))
+	}
+	testscript.Run(t, testscript.Params{
+		Files: []string{"testdata/ship/walk.txtar"}, RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			if err := setup(e); err != nil {
+				return err
+			}
+			for name, value := range map[string]string{"ROOT": h.Root, "SSH_PORT": strconv.Itoa(h.Port), "HOST_KEY": h.Dir + "/host_key.pub", "DOCKER_HOST": h.Docker, "USER": h.User} {
+				e.Setenv(name, value)
+			}
+			ssh := filepath.Join(e.Getenv("HOME"), ".ssh")
+			err := errors.Join(os.MkdirAll(ssh, 0o700), os.WriteFile(h.Dir+"/host_key.pub", []byte(h.KeyPub+" comment\n"), 0o644),
+				os.WriteFile(h.Dir+"/authorized_keys", nil, 0o600), os.Symlink(h.Dir+"/authorized_keys", ssh+"/authorized_keys"))
+			for i, b := range blocks {
+				text, _, _ := strings.Cut(b, "```")
+				err = errors.Join(err, os.WriteFile(filepath.Join(e.WorkDir, "block"+strconv.Itoa(i+1)+".sh"), []byte(text), 0o600))
+			}
+			return err
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode},
+	})
 }
 
 // TestPlanLinks: a link that a repository has where a plan is written is not followed.

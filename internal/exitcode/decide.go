@@ -186,13 +186,19 @@ func OfEscapeTest[S ~string](verdict S) int {
 	return Failed
 }
 
-// shipOutcomes lists the outcomes of deployments with their codes, the most urgent first.
+// shipOutcomes lists the outcomes of deployments, and the states of services, with their
+// codes, the most urgent first.
 var shipOutcomes = []struct {
 	name string
 	code int
 }{
 	{"rollback-failed", ShipRollbackFailed},
 	{"", Failed}, // any other
+	{"unapproved", shipUnapproved},
+	{"drifted", shipDrifted},
+	{"unhealthy", shipIll},
+	{"exited", shipExited},
+	{"absent", shipAbsent},
 	{"rolled-back", ShipUnhealthy},
 	{"failed", ShipFailed},
 	{"locked", shipLocked},
@@ -200,6 +206,8 @@ var shipOutcomes = []struct {
 	{"destructive", shipDestructive},
 	{"mismatch", shipMismatch},
 	{"refused", ShipPolicy},
+	{"orphaned", shipOrphaned},
+	{"behind", shipBehind},
 	{"applied", shipApplied},
 	{"nothing", OK},
 }
@@ -213,6 +221,14 @@ func OfShip[S ~string](outcome S) int {
 		}
 	}
 	return Failed
+}
+
+// OfStatus returns the code of the state of a service on one host.
+func OfStatus(state string) int {
+	if state == "current" {
+		return OK
+	}
+	return OfShip(state)
 }
 
 // OfSettled returns the code of an interrupted deployment that was found to have had an

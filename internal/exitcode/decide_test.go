@@ -133,6 +133,13 @@ func TestOfShip(t *testing.T) {
 		}
 		seen[got] = string(outcome)
 	}
+	for state, want := range map[string]int{
+		"current": 0, "behind": 21, "orphaned": 22, "absent": 23, "exited": 24, "unhealthy": 25, "drifted": 26, "unapproved": 27, "rollback-failed": 10, "unknown": 1, "": 1,
+	} {
+		if got := exitcode.OfStatus(state); got != want {
+			t.Errorf("status %q: code %d, want %d", state, got, want)
+		}
+	}
 	if got := exitcode.OfShip(ship.Sent); got != exitcode.Failed {
 		t.Errorf("an outcome without a code: %d, want %d", got, exitcode.Failed)
 	}
@@ -140,7 +147,7 @@ func TestOfShip(t *testing.T) {
 
 // TestWorstShip: of several hosts, the one that most needs a person decides the code.
 func TestWorstShip(t *testing.T) {
-	order := []int{exitcode.Signal(syscall.SIGINT), 10, 1, 8, 7, 14, 6, 5, 4, 3, 9, 0}
+	order := []int{exitcode.Signal(syscall.SIGINT), 10, 1, 27, 26, 25, 24, 23, 8, 7, 14, 6, 5, 4, 3, 22, 21, 9, 0}
 	for i, bad := range order {
 		for _, better := range order[i:] {
 			if exitcode.WorstShip(bad, better) != bad || exitcode.WorstShip(better, bad) != bad {

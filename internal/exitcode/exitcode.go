@@ -63,6 +63,18 @@ const (
 	ShipPlanned        = 20
 )
 
+// Codes of `carboy ship status`, one for each state that needs attention. More severe
+// states have higher codes.
+const (
+	shipBehind     = 21
+	shipOrphaned   = 22
+	shipAbsent     = 23
+	shipExited     = 24
+	shipIll        = 25
+	shipDrifted    = 26
+	shipUnapproved = 27
+)
+
 // Signal returns the code of a command that signal s ended.
 func Signal(s os.Signal) int {
 	n, _ := s.(syscall.Signal)
@@ -76,16 +88,20 @@ type Row struct {
 	Meaning string
 }
 
-const shipping = "plan, apply, rollback, ship"
+const (
+	running       = "runs"     // run, start, resume, exec
+	shipping      = "shipping" // plan, apply, rollback, ship
+	statusCommand = "ship status"
+)
 
 // table lists every code, for the manual.
 var table = []Row{
-	{"run, start, resume, exec", "0-123", "the command's own exit code"},
+	{running, "0-123", "the command's own exit code"},
 	{"run, start, resume", num(timeout), "the wall clock (`--timeout`) ran out and the bottle was ended"},
-	{"run, start, resume, exec", num(refused), "carboy refused or failed: wrong usage, a missing kernel feature, a locked workspace, memory or output past its limit, a run that is over, interrupted twice; or the bottle was frozen"},
-	{"run, start, resume, exec", num(NotExecutable), "the command is in the bottle but cannot be executed"},
-	{"run, start, resume, exec", num(NotFound), "the command is not in the bottle"},
-	{"run, start, resume, exec", "128+n", "signal n ended the command"},
+	{running, num(refused), "carboy refused or failed: wrong usage, a missing kernel feature, a locked workspace, memory or output past its limit, a run that is over, interrupted twice; or the bottle was frozen"},
+	{running, num(NotExecutable), "the command is in the bottle but cannot be executed"},
+	{running, num(NotFound), "the command is not in the bottle"},
+	{running, "128+n", "signal n ended the command"},
 	{"an agent's name, orchestrate start, orchestrate resume", "0-127, 128+n", "as start and resume: the agent's own code; 125 if carboy refused or failed, wrong usage included"},
 	{"orchestrate doctor", num(OK), "nothing fails; what a forge does not tell is no failure"},
 	{"orchestrate doctor", num(Failed), "something fails, or the configuration is wrong"},
@@ -98,25 +114,32 @@ var table = []Row{
 	{"gate trace", num(rejected), "a scenario failed or ran out of time, there is no trace, or another image was traced than was built"},
 	{"gate run, gate init, gate verify, work", num(OK), "every signal passed, or a person has overridden the verdict"},
 	{"gate run, gate init, work", num(Failed), "carboy could not judge: no catalog, no such revision, no bottle"},
-	{"gate, work", num(Usage), "wrong usage: an unknown command, flag or value"},
+	{"gate, work", num(Usage), "wrong usage"},
 	{"gate, work", num(escalated), "a person must decide: exit code and report disagree, all attempts are spent, or nobody answered at the queue"},
 	{"gate, work", num(rejected), "a signal did not pass, or a person said no to an override or a baseline"},
 	{"gate, work", num(broken), "a verdict, an attempt or the audit log is not what was recorded, or a verdict is not of the change that was named"},
 	{"gate, work", num(locked), "another gate works on this directory, or another process on this work"},
 	{"work", "128+n", "signal n stopped it: `carboy work --continue ID` goes on"},
-	{shipping, num(OK), "nothing to do; `ship`: done"},
+	{shipping, num(OK), "nothing to do; `ship`: done; `ship status`: all is current"},
 	{shipping, num(Failed), "a tool failed, or the outcome is not known yet: `carboy ship status` tells"},
-	{shipping, num(Usage), "wrong usage: an unknown command, flag or value"},
-	{shipping, num(ShipPolicy), "policy: the host, the module, its compose file or the work tree is not allowed; nothing was changed"},
-	{shipping, num(shipMismatch), "no approval, or one of another plan or commit, expired, used up or not signed by whom it names; nothing was changed"},
-	{shipping, num(shipDestructive), "the plan destroys something, and the approval does not say `destructive`; nothing was changed"},
-	{shipping, num(shipStale), "the host is not as the plan saw it, or the plan is too old; nothing was changed"},
-	{shipping, num(ShipFailed), "the host could not be reached or could not do it; what ran before runs"},
+	{shipping, num(Usage), "wrong usage"},
+	{shipping, num(ShipPolicy), "policy: the host, the module, its compose file or the work tree is not allowed"},
+	{shipping, num(shipMismatch), "no approval, or one of another plan or commit, expired, used up or not signed by whom it names"},
+	{shipping, num(shipDestructive), "the plan destroys something, and the approval does not say `destructive`"},
+	{shipping, num(shipStale), "the host is not as the plan saw it, or the plan is too old"},
+	{shipping, num(ShipFailed), "the host could not be reached (`ship status`: unreachable) or could not do it; what ran before runs"},
 	{shipping, num(ShipUnhealthy), "not healthy; rolled back"},
 	{"apply", num(shipApplied), "applied and healthy"},
 	{shipping, num(ShipRollbackFailed), "rolling back failed: act now"},
 	{shipping, num(shipLocked), "somebody else applies at this moment"},
-	{"plan, rollback", num(ShipPlanned), "there is something to do, and a plan for it"},
+	{"plan, rollback", num(ShipPlanned), "something to do, and a plan for it"},
+	{statusCommand, num(shipBehind), "behind: as applied; the commit differs"},
+	{statusCommand, num(shipOrphaned), "orphaned: as applied; the commit lacks its module"},
+	{statusCommand, num(shipAbsent), "absent: no container"},
+	{statusCommand, num(shipExited), "exited: as applied, and not running"},
+	{statusCommand, num(shipIll), "unhealthy: as applied; its healthcheck fails"},
+	{statusCommand, num(shipDrifted), "drifted: a file was changed, or an older version runs"},
+	{statusCommand, num(shipUnapproved), "unapproved: no record has what runs"},
 	{"others", num(OK), "done"},
 	{"others", num(Failed), "failed or refused"},
 	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},

@@ -34,7 +34,10 @@ type Result struct {
 	Plan    string  `json:"plan"` // its digest
 	Outcome Outcome `json:"outcome"`
 	Why     string  `json:"why,omitempty"`
-	Timing  Timing  `json:"timing"`
+	// Evidence says why it was not applied or not healthy: the last output of Docker, the
+	// service and its healthcheck, redacted and bounded.
+	Evidence []string `json:"evidence,omitempty"`
+	Timing   Timing   `json:"timing"`
 
 	recorded bool  // the host has recorded the outcome
 	auditErr error // from auditing its steps
@@ -262,7 +265,7 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 		return err
 	}
 	switch {
-	case p.Kind == plan.Rollback:
+	case p.Kind != plan.Apply: // of a commit that was applied before
 	case commit != p.Commit:
 		return fail(Refused, "", "git checkout it, or make a new plan", "the plan is of commit %.12s, and %.12s is checked out", p.Commit, commit)
 	case !clean || !p.Clean:
@@ -335,7 +338,7 @@ func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) erro
 		return no("the service")
 	case t.Root != m.Root:
 		return no("remote_root")
-	case t.StableFor != int(m.StableFor/time.Second) || t.Health != int(m.Health/time.Second):
+	case t.StableFor != int(m.StableFor/time.Second) || t.StableChecked != int(m.StableChecked/time.Second) || t.Health != int(m.Health/time.Second):
 		return no("a time")
 	case t.Image != s.compose.Image || t.ImageID == "-" && !s.compose.Pinned && !t.Absent:
 		return no("the image")
@@ -529,7 +532,7 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 	decision, werr := audit.Noted, error(nil)
 	switch {
 	case res.recorded && res.Outcome.settled():
-		r.Outcome, r.Why, r.Ended = res.Outcome, res.Why, time.Now().UTC()
+		r.Outcome, r.Why, r.Evidence, r.Ended = res.Outcome, res.Why, res.Evidence, time.Now().UTC()
 		werr = e.writeRecord(o.host.Name, o.Module, r)
 	case errors.Is(rerr, fs.ErrNotExist):
 		// The host did not begin it, so it can still be applied. Keep an earlier record.
@@ -587,7 +590,10 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	}
 	switch {
 	case errors.Is(err, remote.ErrCut), errors.Is(err, errInterrupted):
-		a, err = e.awaitOutcome(ctx, o, err)
+		before := a
+		if a, err = e.awaitOutcome(ctx, o, err); err == nil && before != nil && len(a.evidence.sections) == 0 {
+			a.evidence = before.evidence // it came before the cut
+		}
 	case errors.Is(err, remote.ErrUnreachable):
 		return notBegun(err)
 	}
@@ -641,9 +647,10 @@ func (e *Engine) runOrder(ctx context.Context, c *remote.Conn, o *order, mode st
 	return a, err
 }
 
-// within returns the time within which a host completes or rolls back a plan.
+// within returns the time within which a host completes or rolls back a plan. Each command
+// and each watching may be followed by waiting for a Docker that does not answer.
 func (e *Engine) within(p *plan.Plan) time.Duration {
-	return 2*e.up() + 2*e.other() + 2*time.Duration(p.Target.Health)*time.Second + 6*lookTime
+	return 2*e.up() + 2*e.other() + 6*time.Duration(p.Target.Health)*time.Second + 10*lookTime
 }
 
 func (e *Engine) varsOf(o *order, mode string) (scriptVars, error) {
@@ -663,7 +670,7 @@ func (e *Engine) varsOf(o *order, mode string) (scriptVars, error) {
 	v := map[string]string{
 		"files": files, "binds": binds, "image": t.Image, "job": o.Digest, "observed": o.Seen.SHA256, "action": o.Action(), "wanted": strings.Join(wanted, "\n"),
 		"prev": o.Previous.State, "want_image": t.ImageID, "want_hash": t.ConfigHash, "pull": "never",
-		"stable": strconv.Itoa(t.StableFor), "health_within": strconv.Itoa(t.Health),
+		"stable": strconv.Itoa(t.StableFor), "stable_checked": strconv.Itoa(t.StableChecked), "health_within": strconv.Itoa(t.Health),
 	}
 	if t.ImageID == "-" {
 		v["pull"] = "missing"
@@ -727,6 +734,9 @@ func (e *Engine) outcome(o *order, a *scriptOutput, res *Result) error {
 	said, why, _ := strings.Cut(a.words["@result"], " ")
 	res.Why = shown(newRedactor().Line(why))
 	res.recorded, res.auditErr = said != "", a.auditErr
+	if got := Outcome(said); got != Applied && got != Nothing {
+		res.Evidence = a.evidence.lines()
+	}
 	advice := "carboy ship history " + o.Module + " shows what happened"
 	switch got := Outcome(said); got {
 	case Applied, Nothing:
@@ -926,7 +936,7 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 		return nil, oerr
 	}
 	r := e.merge(h.Name, j)
-	r.Outcome, r.Why, r.Ended = res.Outcome, res.Why, time.Now().UTC()
+	r.Outcome, r.Why, r.Evidence, r.Ended = res.Outcome, res.Why, res.Evidence, time.Now().UTC()
 	return r, errors.Join(res.auditErr, e.writeRecord(h.Name, j.plan.Module, r), e.auditEvent(ctx, audit.ShipOutcome, audit.Noted, j.plan, j.digest, string(r.Outcome), "after an interruption: "+r.Why))
 }
 

@@ -152,7 +152,7 @@ spec:
     compose_service: ID
     remote_root: /srv/ID           # the project directory on the host
     sync: none                     # files: what lies in files/ goes to remote_root
-    stable_for: 30s                # without a healthcheck: how long it must run
+    # stable_for: 30s              # how long it must run without a restart; without a healthcheck 30s
     health_timeout: 2m
     destructive: []                # actions that need the word destructive: recreate, update, ...
 `

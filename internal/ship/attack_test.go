@@ -521,7 +521,7 @@ func TestP1Previous(t *testing.T) {
 	job := record(last)
 	drifted := func(change func(*plan.Plan)) Made {
 		return draft(func(d *plan.Plan) {
-			d.Previous.Job, d.Previous.ImageID = job, last.Target.ImageID
+			d.Previous.Job, d.Previous.ImageID, d.Previous.Unrecorded = job, last.Target.ImageID, true
 			if change != nil {
 				change(d)
 			}
@@ -529,6 +529,7 @@ func TestP1Previous(t *testing.T) {
 	}
 	good = drifted(nil)
 	p.reaches("what was applied, where it drifted", good, p.approve("alice", false, good))
+	refused("what drifted, as if it were on record", Mismatch, drifted(func(d *plan.Plan) { d.Previous.Unrecorded = false }))
 	refused("what it drifted to", Mismatch, drifted(func(d *plan.Plan) { d.Previous.ImageID = someImage }))
 	refused("another commit than on record", Mismatch, drifted(func(d *plan.Plan) { d.Previous.Commit, d.Previous.Compose = elsewhere, other }))
 	far := record(p.draw(func(d *plan.Plan) { d.Target.Root = "/srv/old" }))
@@ -548,7 +549,7 @@ func TestP1Previous(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.Source, d.Target.Image = s.desc, "app:v0"
-			d.Previous.Job, d.Previous.ImageID = job, last.Target.ImageID
+			d.Previous.Job, d.Previous.ImageID, d.Previous.Unrecorded = job, last.Target.ImageID, true
 			change(&d.Previous)
 		}, container("3"), "current "+job)
 	}

@@ -55,9 +55,16 @@ func (e *Engine) judgeBack(p *plan.Plan, obs *plan.Observation, s *source, load 
 	if v.ImageID != image {
 		return nil, fail(Mismatch, p.Host.Name, "carboy ship status "+p.Module+" reads what the host remembers", "what it goes back to is not what runs: its image is %s, not %s", image, v.ImageID)
 	}
+	if v.Job != "" && last != nil && v.Unrecorded == asApplied(last, now) {
+		return no("it says the opposite of the record of whether that was applied")
+	}
 	old := s
 	if v.Commit != s.commit {
-		if old, err = load(); err != nil {
+		old, err = load()
+		if errors.Is(err, errShallow) {
+			return nil, err // what it goes back to is known, though not here
+		}
+		if err != nil {
 			return no("commit %.12s: %w", v.Commit, err)
 		}
 	}

@@ -101,7 +101,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	d := &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: "web", Wave: 1, Commit: commit, Clean: clean, By: "tests", Created: now, Expires: now.Add(time.Hour),
 		Host:   plan.Host{Name: "one", Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()},
 		Source: s.desc, Seen: plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}, Previous: plan.Previous{State: plan.PreviousNone},
-		Target: plan.Target{Project: "web", Service: "web", Root: s.module.Root, Binds: []string{}, Image: "app:v1", ImageID: someImage, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 60}}
+		Target: plan.Target{Project: "web", Service: "web", Root: s.module.Root, Binds: []string{}, Image: "app:v1", ImageID: someImage, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, StableChecked: 1, Health: 60}}
 	obs, err := plan.Observe(text)
 	if err != nil {
 		p.t.Fatal(err)
@@ -429,6 +429,19 @@ func TestRedaction(t *testing.T) {
 		{"GET /x?sig=hunter2 200", "hunter2"},
 		{`"GET /o/a.tar?AWSAccessKeyId=a&Signature=hunter2 HTTP/1.1"`, "hunter2"},
 		{"fetching o?sig=hunter2&se=2027", "hunter2"},
+		// As people write them, and as arguments and elements are.
+		{"mysql -h db -u root -phunter2 shop", "hunter2"},
+		{"mysqldump -phunter2 shop", "hunter2"},
+		{"<password>hunter2</password>", "hunter2"},
+		{`<db-password type="plain">hun ter2</db-password>`, "ter2"},
+		{"my password is hunter2", "hunter2"},
+		{"The passphrase was 'correcthorse'", "correcthorse"},
+		{`setting "hunter2" for DB_PASSWORD`, "hunter2"},
+		{"using 'hunter2' as the_token", "hunter2"},
+		{"token hunter2", "hunter2"},
+		{"otp=123456", "123456"},
+		{`["DB_PASSWORD", "hunter2"]`, "hunter2"},
+		{`set('api_key', 'hunter2')`, "hunter2"},
 		{"-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----", "hunter2"},
 	} {
 		if got := newRedactor().Line(x.in); strings.Contains(got, x.secret) {
@@ -456,7 +469,7 @@ func TestRedaction(t *testing.T) {
 			t.Errorf("after a text that was a secret, %q", got)
 		}
 	}
-	for _, plain := range []string{"what? nothing", "see https://example.org/a:b", "10:20:30 user@host connected", "Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
+	for _, plain := range []string{"what? nothing", "see https://example.org/a:b", "10:20:30 user@host connected", "Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "the password is wrong", "unexpected token }", "token expired", "secret is missing.", "<author>bob</author>", `"a", "b"`, `"x" for NAME`, "mysql -P 3306", "error: no space left on device"} {
 		if got := r.Line(plain); got != plain {
 			t.Errorf("%q became %q", plain, got)
 		}

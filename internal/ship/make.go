@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -37,10 +36,17 @@ type Timing struct {
 // PlanOptions configures Plan.
 type PlanOptions struct {
 	Module string
+	// Hosts selects hosts by their names; none: all hosts of the module or, of a rollback
+	// without To, those that took part in the last rollout.
+	Hosts []string
 	// Rollback plans a rollback to the commit To or, if To is empty, to what the last
-	// apply replaced.
+	// apply replaced. Where something else runs than what was applied last, it leads to
+	// that.
 	Rollback bool
 	To       string
+	// Remove plans to remove the service, also if the checked-out commit does not have the
+	// module any more.
+	Remove bool
 	// Timing, if not nil, is filled in for the first host.
 	Timing *Timing
 }
@@ -54,18 +60,21 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 	if err != nil {
 		return nil, err
 	}
+	earlier := o.Rollback || o.Remove // the plan is of a commit that was applied before
 	switch {
 	case o.To != "" && !o.Rollback:
 		return nil, errors.New("ship: a commit to go back to is for a rollback")
+	case o.Remove && o.Rollback:
+		return nil, errors.New("ship: a rollback or a removal, not both")
 	case o.To != "":
 		if commit = o.To; !plan.ValidCommit(commit) {
 			return nil, fail(Refused, "", "git rev-parse prints it", "%.80q is not the whole name of a commit", o.To)
 		}
-	case !clean && !o.Rollback:
+	case !clean && !earlier:
 		return nil, e.dirty(ctx, commit)
 	}
 	s, err := e.load(ctx, o.Module, commit)
-	if err != nil && o.Rollback && o.To == "" {
+	if err != nil && earlier && o.To == "" {
 		// The checked-out commit may be the broken one; use the last that was applied.
 		if last := e.lastCommit(o.Module); last != "" {
 			s, err = e.load(ctx, o.Module, last)
@@ -77,46 +86,118 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 	if o.Timing != nil {
 		o.Timing.Source = time.Since(began)
 	}
-	var made []*Made
+	all, err := e.choose(ctx, o, s)
+	if err != nil {
+		return nil, err
+	}
 	g, gctx := errgroup.WithContext(ctx)
-	for i, wave := range s.module.Waves {
-		for _, name := range wave {
-			m := &Made{Plan: &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: o.Module, Wave: i + 1, Commit: commit, Clean: clean || o.Rollback, By: e.By}}
-			made = append(made, m)
-			timing := o.Timing
-			if len(made) > 1 {
-				timing = nil
-			}
-			g.Go(func() error { return e.planOn(gctx, name, s, o, m, timing) })
+	for i, m := range all {
+		m.Plan = &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: o.Module, Wave: m.wave, Commit: commit, Clean: clean || earlier, By: e.By}
+		timing := o.Timing
+		if i > 0 {
+			timing = nil
 		}
+		g.Go(func() error { return e.planOn(gctx, m, o, timing) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	out := make([]Made, len(made))
-	for i, m := range made {
-		out[i] = *m
+	if o.Rollback && o.To == "" && len(o.Hosts) == 0 {
+		if all, err = e.lastRollout(all); err != nil {
+			return nil, err
+		}
+	}
+	var out []Made
+	for _, m := range all {
+		out = append(out, m.Made)
 	}
 	return out, nil
 }
 
-// Diff returns a unified diff from the running compose file to that of a plan, "" if they
-// are equal or the running one is unknown. The text is from the repository and may contain
-// control characters. The error says that the plan is invalid or its commit is not in this
-// repository.
-func (e *Engine) Diff(ctx context.Context, made []byte) (string, error) {
-	p, _, err := plan.Decode(made)
-	if err != nil {
-		return "", &Error{Mismatch, "", err, "make a new plan"}
+// making is a plan for one host while it is made.
+type making struct {
+	Made
+	host    string
+	wave    int
+	source  *source
+	undoes  *plan.Plan // what was applied last, of a rollback
+	applied time.Time  // when
+	astray  bool       // something else is there
+	nothing error      // there is nothing to go back to
+}
+
+// choose returns the hosts of a plan, in order of the waves: those of the module, or those
+// that o selects of them. A removal may be of a host that the module does not have any
+// more, by the records here.
+func (e *Engine) choose(ctx context.Context, o PlanOptions, s *source) ([]*making, error) {
+	var all []*making
+	left := slices.Clone(o.Hosts)
+	for i, wave := range s.module.Waves {
+		for _, name := range wave {
+			if n := slices.Index(left, name); n >= 0 || len(o.Hosts) == 0 {
+				all = append(all, &making{host: name, wave: i + 1, source: s})
+				left = slices.DeleteFunc(left, func(x string) bool { return x == name })
+			}
+		}
 	}
-	if p.Target.Absent || p.Previous.State != plan.PreviousKnown {
-		return "", nil
+	for _, name := range left {
+		last, err := e.lastPlan(name, o.Module)
+		if err != nil {
+			return nil, err
+		}
+		if !o.Remove || last == nil {
+			return nil, fail(Refused, "", "name a host of modules/"+o.Module+"/module.yaml", "the module %s has no host %.80q at commit %.12s", o.Module, name, s.commit)
+		}
+		old, err := e.load(ctx, o.Module, last.Commit)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &making{host: name, wave: last.Wave, source: old})
 	}
-	s, err := e.load(ctx, p.Module, p.Commit)
-	if err != nil {
-		return "", err
+	return all, nil
+}
+
+// lastPlan returns the plan that was applied last of a module to a host, by the records
+// here, nil if there is none.
+func (e *Engine) lastPlan(host, id string) (*plan.Plan, error) {
+	if !module.ValidHost(host) || !module.ValidID(id) {
+		return nil, nil
 	}
-	return udiff.Unified(fmt.Sprintf("%s as it runs, of %.12s", s.module.Compose, p.Previous.Commit), fmt.Sprintf("%s of %.12s", s.module.Compose, p.Commit), p.Previous.Compose, string(s.compose.Data)), nil
+	r, err := e.lastApplied(host, id)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	p, _, err := plan.Decode(r.Plan)
+	return p, err
+}
+
+// lastRollout returns the plans of a rollback for those hosts that took part in the last
+// rollout and applied it, and for those where something else runs than what was applied
+// last: there, a rollback repairs. Other hosts already are as they were before it.
+func (e *Engine) lastRollout(all []*making) ([]*making, error) {
+	var newest *making
+	for _, m := range all {
+		if m.undoes != nil && (newest == nil || m.applied.After(newest.applied)) {
+			newest = m
+		}
+	}
+	switch {
+	case newest == nil:
+		return nil, all[0].nothing
+	case newest.nothing != nil:
+		return nil, newest.nothing
+	}
+	return slices.DeleteFunc(all, func(m *making) bool {
+		switch {
+		case m.nothing != nil:
+			e.progress(m.host, "left out", shown(m.nothing.Error()))
+		case m.astray || m.undoes.Kind == newest.undoes.Kind && m.undoes.Commit == newest.undoes.Commit:
+			return false
+		default:
+			e.progress(m.host, "left out", fmt.Sprintf("it did not apply commit %.12s, which was rolled out last; --host %s selects it", newest.undoes.Commit, m.host))
+		}
+		return true
+	}), nil
 }
 
 // admit returns an error if remote_root is not allowed on a host.
@@ -139,8 +220,9 @@ func unreached(err error) error {
 }
 
 // planOn fills in m, the plan for one host.
-func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptions, m *Made, timing *Timing) error {
-	all, h, err := e.host(name)
+func (e *Engine) planOn(ctx context.Context, m *making, o PlanOptions, timing *Timing) error {
+	s := m.source
+	all, h, err := e.host(m.host)
 	if err != nil {
 		return err
 	}
@@ -161,13 +243,19 @@ func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptio
 	if timing != nil {
 		timing.Connect, timing.Host = connected.Sub(began), time.Since(connected)
 	}
-	if o.Rollback && o.To == "" {
-		return e.planUndo(ctx, c, h, s, l, m)
-	}
-	if o.Rollback {
+	switch {
+	case o.Remove:
+		return e.planRemoval(ctx, c, h, l, m)
+	case o.Rollback && o.To == "":
+		err := e.planUndo(ctx, c, h, l, m)
+		if m.nothing != nil && len(o.Hosts) == 0 {
+			return nil // lastRollout decides
+		}
+		return err
+	case o.Rollback:
 		m.Kind = plan.Rollback
 	}
-	return e.finishPlan(ctx, c, h, s, l, m)
+	return e.finishPlan(ctx, c, h, s, l, &m.Made)
 }
 
 // hostState holds a host's answer about a service.
@@ -179,11 +267,19 @@ type hostState struct {
 	job     string     // the current job, "" for none
 	last    *plan.Plan // its plan
 	compose []byte     // its compose file
+	applied time.Time  // when it was applied
+	by      string     // who applied it
+	runs    string     // since when the service runs and from what, if that was asked for
 }
 
 // query reads a service's state from a host, and the configuration hash of the compose
 // file of s there.
 func (e *Engine) query(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source) (*hostState, error) {
+	return e.queryWith(ctx, c, h, s, "")
+}
+
+// queryWith is query; with tell, it also asks since when the service runs and from what.
+func (e *Engine) queryWith(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, tell string) (*hostState, error) {
 	files, err := lines(paths(s.desc.Files))
 	if err != nil {
 		return nil, err
@@ -193,7 +289,7 @@ func (e *Engine) query(ctx context.Context, c *remote.Conn, h *hosts.Host, s *so
 		return nil, err
 	}
 	text, err := e.script(scriptVars{mode: "plan", host: h, project: s.module.Project, service: s.module.Service, root: s.module.Root, values: map[string]string{
-		"image": s.compose.Image, "files": files, "binds": binds, "size": fmt.Sprint(len(s.compose.Data)),
+		"image": s.compose.Image, "files": files, "binds": binds, "size": fmt.Sprint(len(s.compose.Data)), "tell": tell,
 	}})
 	if err != nil {
 		return nil, err
@@ -211,7 +307,7 @@ func (e *Engine) query(ctx context.Context, c *remote.Conn, h *hosts.Host, s *so
 	if u := a.words["@unfinished"]; u != "-" {
 		return nil, fail(Failed, h.Name, "carboy ship status "+s.module.ID+" finishes it or takes it back", "an apply was interrupted there")
 	}
-	l := &hostState{hash: a.words["@hash"], version: shown(a.words["@compose"])}
+	l := &hostState{hash: a.words["@hash"], version: shown(a.words["@compose"]), runs: a.words["@runs"]}
 	if !supported(l.version) {
 		return nil, fail(Failed, h.Name, "install a newer compose plugin of Docker", "docker compose is %q there; %d.%d or newer is needed", l.version, minCompose[0], minCompose[1])
 	}
@@ -262,7 +358,8 @@ func (l *hostState) readCurrent(a *scriptOutput) error {
 	if err != nil || got != digest {
 		return nil // damaged there; fill may find the copy here
 	}
-	l.last = p
+	l.last, l.by = p, p.By
+	_, l.applied, _ = result(string(files["result"]))
 	if plan.Digest(files["compose"]) == p.Source.Compose.SHA256 {
 		l.compose = files["compose"]
 	}
@@ -329,39 +426,70 @@ func (e *Engine) up() time.Duration {
 	return DefaultUp
 }
 
-// planUndo plans a rollback to what the last apply replaced.
-func (e *Engine) planUndo(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *hostState, m *Made) error {
+// planUndo plans a rollback to what the last apply replaced or, if something else is there
+// than what that applied, to that. If there is nothing to go back to, m says so.
+func (e *Engine) planUndo(ctx context.Context, c *remote.Conn, h *hosts.Host, l *hostState, m *making) error {
 	m.Kind = plan.Rollback
-	l.fill(e, h, s)
+	l.fill(e, h, m.source)
 	if l.last == nil {
-		return fail(Refused, h.Name, "name a commit with --to", "nothing is recorded that could be undone")
+		m.nothing = fail(Refused, h.Name, "name a commit with --to", "nothing is recorded that could be undone")
+		return m.nothing
 	}
+	m.undoes, m.applied, m.astray = l.last, l.applied, !l.inForce()
 	prev := l.last.Previous
+	m.Undoes = l.job
 	switch {
+	case m.astray && l.last.Target.Absent:
+		return fail(Refused, h.Name, "look at it there, and remove it: docker rm -f "+l.obs.Containers[0].ID[:12], "what was applied last removed the service, and one runs that no record has")
+	case m.astray:
+		prev, m.Undoes, m.Commit = plan.Previous{}, "", l.last.Commit
 	case prev.State == plan.PreviousNone:
 		m.Commit = l.last.Commit
 	case prev.State == plan.PreviousKnown && plan.ValidCommit(prev.Commit):
 		m.Commit = prev.Commit
 	default:
-		return fail(Refused, h.Name, "name a commit with --to", "it is not recorded from which commit the service ran before")
+		m.nothing = fail(Refused, h.Name, "name a commit with --to", "it is not recorded from which commit the service ran before")
+		return m.nothing
 	}
+	m.Target.Absent = prev.State == plan.PreviousNone
+	return e.finishAt(ctx, c, h, m)
+}
+
+// planRemoval plans to remove the service that was applied last.
+func (e *Engine) planRemoval(ctx context.Context, c *remote.Conn, h *hosts.Host, l *hostState, m *making) error {
+	l.fill(e, h, m.source)
+	if l.last == nil {
+		return fail(Refused, h.Name, "remove it by hand, or apply a plan that adopts it", "nothing is recorded that could be removed")
+	}
+	m.Kind, m.Commit, m.Target.Absent = plan.Removal, l.last.Commit, true
+	return e.finishAt(ctx, c, h, m)
+}
+
+// finishAt finishes a plan for the module at the plan's commit, which was applied before.
+func (e *Engine) finishAt(ctx context.Context, c *remote.Conn, h *hosts.Host, m *making) error {
 	old, err := e.load(ctx, m.Module, m.Commit)
 	if err != nil {
 		return err
 	}
-	again, err := e.query(ctx, c, h, old)
+	l, err := e.query(ctx, c, h, old)
 	if err != nil {
 		return err
 	}
-	m.Target.Absent = prev.State == plan.PreviousNone
-	m.Undoes = l.job
-	return e.finishPlan(ctx, c, h, old, again, m)
+	for i, wave := range old.module.Waves {
+		if slices.Contains(wave, h.Name) {
+			m.Wave = i + 1
+		}
+	}
+	return e.finishPlan(ctx, c, h, old, l, &m.Made)
 }
 
 // fill adds the current job's plan and compose file from the records here, if the host has
-// lost them.
+// lost them. When it was applied, and by whom, the records here say better than the host.
 func (l *hostState) fill(e *Engine, h *hosts.Host, s *source) {
 	if l.last != nil && l.compose != nil {
+		if r, err := e.readRecord(h.Name, s.module.ID, l.job[strings.Index(l.job, "-")+1:]); err == nil && r.Outcome == Applied && !r.Learned {
+			l.applied, l.by = r.Ended, r.By
+		}
 		return
 	}
 	r, err := e.lastApplied(h.Name, s.module.ID)
@@ -372,9 +500,25 @@ func (l *hostState) fill(e *Engine, h *hosts.Host, s *source) {
 	if err != nil || l.job != "" && !strings.HasSuffix(l.job, "-"+digest) || p.Target.Project != s.module.Project || p.Target.Service != s.module.Service {
 		return
 	}
-	if l.last = p; plan.Digest(r.Compose) == p.Source.Compose.SHA256 {
+	l.last, l.applied, l.by = p, r.Ended, r.By
+	if plan.Digest(r.Compose) == p.Source.Compose.SHA256 {
 		l.compose = r.Compose
 	}
+}
+
+// asApplied reports whether a container is of the image and configuration of a plan.
+func asApplied(p *plan.Plan, now plan.Container) bool {
+	t := &p.Target
+	return !t.Absent && now.Hash == t.ConfigHash && (t.ImageID == "-" || now.Image == t.ImageID)
+}
+
+// inForce reports whether the host has what was applied there last, or nothing if that was
+// removed.
+func (l *hostState) inForce() bool {
+	if l.last.Target.Absent || len(l.obs.Containers) == 0 {
+		return l.last.Target.Absent && len(l.obs.Containers) == 0
+	}
+	return asApplied(l.last, l.obs.Containers[0]) && differs(l) == ""
 }
 
 // finishPlan compares the module with the host's state and encodes the plan.
@@ -385,7 +529,7 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 	p.Source = s.desc
 	p.Seen = plan.Seen{Text: l.text, SHA256: plan.Digest([]byte(l.text))}
 	p.Target = plan.Target{Project: mod.Project, Service: mod.Service, Root: mod.Root, Binds: s.compose.Binds, Volumes: s.compose.Volumes, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash,
-		ComposeVersion: l.version, Absent: p.Target.Absent, StableFor: int(mod.StableFor / time.Second), Health: int(mod.Health / time.Second)}
+		ComposeVersion: l.version, Absent: p.Target.Absent, StableFor: int(mod.StableFor / time.Second), StableChecked: int(mod.StableChecked / time.Second), Health: int(mod.Health / time.Second)}
 	if p.Target.Binds == nil {
 		p.Target.Binds = []string{}
 	}
@@ -435,6 +579,7 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 	switch {
 	case l.last != nil && l.compose != nil && !l.last.Target.Absent:
 		v.Job, v.Commit, v.Compose, v.Image = l.job, l.last.Commit, string(l.compose), l.last.Target.Image
+		v.Unrecorded = !asApplied(l.last, now)
 		if now.Hash != l.last.Target.ConfigHash {
 			if v.ImageID = l.last.Target.ImageID; v.ImageID == "-" { // it drifted, and the id of the pulled image is not recorded
 				return plan.Previous{State: plan.PreviousUnknown}, nil
@@ -442,19 +587,17 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		}
 	case now.Hash == l.hash && l.hash != "":
 		v.Commit, v.Compose, v.Image = s.commit, string(s.compose.Data), s.compose.Image
+		old, _, err := e.takenOver(ctx, c, h, s, l)
+		if err != nil {
+			return v, err
+		}
+		v.Unrecorded = old == nil || l.last != nil
 	default:
-		old, in, err := e.imported(ctx, s.module.ID)
+		old, in, err := e.takenOver(ctx, c, h, s, l)
 		if err != nil {
 			return v, err
 		}
-		if old == nil || old.module.Project != s.module.Project || old.module.Service != s.module.Service || old.module.Root != s.module.Root {
-			return plan.Previous{State: plan.PreviousUnknown}, nil
-		}
-		was, err := e.query(ctx, c, h, old)
-		if err != nil {
-			return v, err
-		}
-		if was.hash != now.Hash {
+		if old == nil {
 			return plan.Previous{State: plan.PreviousUnknown}, nil
 		}
 		if err := e.recordImport(ctx, h.Name, s.module.ID, in); err != nil {
@@ -467,6 +610,27 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		return plan.Previous{State: plan.PreviousUnknown}, nil
 	}
 	return v, nil
+}
+
+// takenOver returns the module at the commit that an earlier tool applied, if that is what
+// runs, else nil.
+func (e *Engine) takenOver(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *hostState) (*source, *Imported, error) {
+	old, in, err := e.imported(ctx, s.module.ID)
+	if err != nil || old == nil || old.module.Project != s.module.Project || old.module.Service != s.module.Service || old.module.Root != s.module.Root {
+		return nil, nil, err
+	}
+	hash := l.hash
+	if !bytes.Equal(old.compose.Data, s.compose.Data) {
+		was, err := e.query(ctx, c, h, old)
+		if err != nil {
+			return nil, nil, err
+		}
+		hash = was.hash
+	}
+	if hash != l.obs.Containers[0].Hash {
+		return nil, nil, nil
+	}
+	return old, in, nil
 }
 
 // withinReach returns an error if a file or mount of the plan is in a directory that the
@@ -523,6 +687,8 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []pla
 		case f.SHA256:
 			if slices.Contains(before, plan.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size, Exec: !f.Exec}) {
 				add("file."+f.Path, plan.Update, have, f.SHA256, "whether it can be executed is another one")
+			} else if v := &p.Previous; v.Job != "" && !slices.ContainsFunc(before, func(b plan.File) bool { return b.Path == f.Path && b.SHA256 == f.SHA256 }) {
+				add("file."+f.Path, plan.Adopt, have, f.SHA256, "it is there already, and was not applied")
 			}
 		case "-":
 			add("file."+f.Path, plan.Create, "-", f.SHA256, "")
@@ -550,6 +716,8 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []pla
 		add(service, plan.Recreate, from, to, "it reads its files anew")
 	case now.Status != "running":
 		add(service, plan.Recreate, from, to, "it is "+now.Status)
+	case p.Previous.Unrecorded:
+		add(service, plan.Adopt, from, to, "it runs already, and no record has it")
 	default:
 		return out
 	}

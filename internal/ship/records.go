@@ -47,6 +47,8 @@ type record struct {
 	By      string             `json:"by"`
 	Job     string             `json:"job,omitempty"` // on the host
 	Steps   []string           `json:"steps,omitempty"`
+	// Evidence says why it was not applied or not healthy. The host does not keep it.
+	Evidence []string `json:"evidence,omitempty"`
 	// Learned is true if the record was read from the host, which may lie.
 	Learned bool `json:"learned,omitempty"`
 }
@@ -212,6 +214,9 @@ func (e *Engine) imported(ctx context.Context, id string) (*source, *Imported, e
 		return nil, nil, err
 	}
 	s, err := e.load(ctx, id, in.Commit)
+	if errors.Is(err, errShallow) {
+		return nil, nil, err
+	}
 	if err != nil {
 		return nil, nil, nil // a rollback to an unreadable commit is impossible
 	}

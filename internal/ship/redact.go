@@ -3,6 +3,7 @@ package ship
 import (
 	"encoding/hex"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,7 +21,7 @@ func shown(s string) string { return safetext.String(s, maxShown) }
 
 // secretName matches names whose value is a secret. Programs write them as NAME=value,
 // name: value, "name": "value" or --name value.
-const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)|pass\b|pwd|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|(?:account|encryption|signing|master)[-_.]?key|auth\b|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
+const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)|pass\b|pwd|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|(?:account|encryption|signing|master)[-_.]?key|auth\b|otp\b|passcode|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
 
 // quote matches a quotation mark, also one that is escaped within another text.
 const quote = `\\*["']`
@@ -39,8 +40,15 @@ var forms = sync.OnceValue(func() []*regexp.Regexp {
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*')[^']*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*)[^\s"'&,;\[][^\s"'&,;]*`),
 		regexp.MustCompile(`(?i)(\bidentified\s+by\s+["']?)[^"'\s]+`),
-		// Options of sshpass and curl.
+		// Elements of XML, lists of arguments, and what is said to be for a name.
+		regexp.MustCompile(`(?i)(<` + secretName + `(?:\s[^<>]*)?>\s*)[^<\s][^<]*`),
+		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*,\s*")(?:[^"\\]|\\.)*`),
+		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*,\s*')[^']*`),
+		regexp.MustCompile(`(?i)(")[^"]+("\s+(?:for|as)\s+["']?` + secretName + `)`),
+		regexp.MustCompile(`(?i)(')[^']+('\s+(?:for|as)\s+["']?` + secretName + `)`),
+		// Options of sshpass, curl and MySQL's programs.
 		regexp.MustCompile(`(\bsshpass\s+-p\s*)\S+`),
+		regexp.MustCompile(`(\b(?:mysql|mariadb)[a-z_-]*\b[^|;&]*\s-p)[^\s"']+`),
 		regexp.MustCompile(`((?:^|\s)(?:-u|--user)[\s=]+[^\s:]+:)\S+`),
 		regexp.MustCompile(`(?i)(--` + secretName + `\s+)[^\s-][^\s]*`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*\?)[^\s"'<>]+`),
@@ -68,6 +76,31 @@ var blockBegins = sync.OnceValue(func() *regexp.Regexp {
 var valueBelow = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^[\s|>-]*["']?` + secretName + `["']?\s*[:=]\s*$`)
 })
+
+// sentence matches a secret and the word after it, such as: my password is X, token X.
+var sentence = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(?:pass(?:word|wd|phrase|code)|token|secret|otp|api[ _-]?key)\s+((?:is|was)\s+(?:now\s+)?)?["'` + "`" + `]?([^\s"'` + "`" + `,;]+)`)
+})
+
+// sayings are the words that follow "password is" where no password does.
+var sayings = strings.Fields("a absent accepted already an bad being blank correct denied disabled empty enabled expired for given good in incorrect invalid malformed missing needed never no none not null of ok old on only optional present read rejected required revoked set short still stored the to too undefined unknown unset unused used valid weak wrong")
+
+// said replaces secrets in sentences: what a password is said to be unless it is a common
+// word, and what follows a token's name if it has a digit.
+func said(s string) string {
+	var b strings.Builder
+	from := 0
+	for _, m := range sentence().FindAllStringSubmatchIndex(s, -1) {
+		word := s[m[4]:m[5]]
+		plain := strings.ToLower(strings.Trim(word, ".:!?()"))
+		if m[2] >= 0 && slices.Contains(sayings, plain) || m[2] < 0 && (len(plain) < 6 || !strings.ContainsAny(plain, "0123456789")) {
+			continue
+		}
+		b.WriteString(s[from:m[4]] + secret.Redacted)
+		from = m[5]
+	}
+	return b.String() + s[from:]
+}
 
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
 
@@ -113,7 +146,7 @@ func (r *redactor) Line(s string) string {
 	for _, f := range forms() {
 		s = f.ReplaceAllString(s, "${1}"+secret.Redacted+"${2}") // a missing group is empty
 	}
-	return tokens(s)
+	return tokens(said(s))
 }
 
 // tokens removes the tokens that the gateway's scanner finds. It returns secret.NotShown

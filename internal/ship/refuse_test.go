@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aymanbagabas/go-udiff"
+
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/shiptest"
@@ -162,6 +164,37 @@ func TestDiffOfPlan(t *testing.T) {
 			}
 		}
 	}
+	// Files that change, by what is known of what is there.
+	p.repo.Write(t, "modules/web/files/a.conf", "colour: red\npassword: hunter2\n")
+	p.repo.Write(t, "modules/web/files/b.bin", "a\x00b")
+	earlier := p.repo.Commit(t)
+	p.repo.Write(t, "modules/web/files/a.conf", "colour: blue\npassword: hunter3\n")
+	p.repo.Write(t, "modules/web/files/b.bin", "c\x00d")
+	p.repo.Write(t, "modules/web/files/c.conf", "fresh\n")
+	p.repo.Commit(t)
+	for name, x := range map[string]struct {
+		there string
+		want  []string
+		not   string
+	}{
+		"as it was applied": {"colour: red\npassword: hunter2\n", []string{"-colour: red\n", "+colour: blue\n", "-password: [redacted]\n", "+password: [redacted]\n", "no text: 3 bytes, then 3", "+fresh\n"}, "not known"},
+		"changed by hand":   {"colour: green\n", []string{"content that is not known", "+colour: blue\n"}, "-colour"},
+	} {
+		m := p.draw(func(d *plan.Plan) {
+			known(now)(d)
+			d.Previous.Commit = earlier
+			p.see(d, container("3"), "file "+plan.Digest([]byte(x.there))+" a.conf", "file "+plan.Digest([]byte("a\x00b"))+" b.bin", "file - c.conf", "current -")
+		})
+		got, err := p.e.Diff(p.ctx(), m.Bytes)
+		if err != nil || strings.Contains(got, "hunter") || strings.Contains(got, x.not) {
+			t.Errorf("%s: %v\n%s", name, err, got)
+		}
+		for _, want := range x.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, got)
+			}
+		}
+	}
 	var x *Error
 	if _, err := p.e.Diff(p.ctx(), []byte("{}")); !errors.As(err, &x) || x.Outcome != Mismatch {
 		t.Errorf("of no plan: %v", err)
@@ -169,6 +202,34 @@ func TestDiffOfPlan(t *testing.T) {
 	lost := p.draw(func(d *plan.Plan) { known(before)(d); d.Commit = strings.Repeat("a", 40) })
 	if _, err := p.e.Diff(p.ctx(), lost.Bytes); err == nil {
 		t.Error("of a commit that is not there")
+	}
+}
+
+// TestDiffRedacts: who approves sees that a secret changes, and not which it is, wherever a
+// hunk begins.
+func TestDiffRedacts(t *testing.T) {
+	t.Parallel()
+	var filler strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&filler, "      LINE_%d: x\n", i)
+	}
+	text := func(v, secret, colour string) string {
+		return "services:\n  web:\n    image: app:" + v + "\n    environment:\n      DB_PASSWORD: " + secret + "\n      KEY: |\n        -----BEGIN PRIVATE KEY-----\n        hunterline1\n        hunterline2\n        hunterline3\n        hunterline4" + secret + "\n        -----END PRIVATE KEY-----\n" + filler.String() + "      COLOUR: " + colour + "\n" + filler.String() + "      TOKEN: " + secret + "\n      LAST: " + colour
+	}
+	old, now := text("v1", "hunter2", "red"), text("v2", "hunter3", "blue")
+	got := diff("old", "new", old, now)
+	for _, want := range []string{"--- old\n+++ new\n@@ ", "-    image: app:v1\n", "+    image: app:v2\n", "-      DB_PASSWORD: [redacted]\n", "+      TOKEN: [redacted]\n", "-      COLOUR: red\n+      COLOUR: blue\n", "+      LAST: blue\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "hunter") || strings.Contains(got, "[not shown]") {
+		t.Errorf("a secret, or nothing, is shown:\n%s", got)
+	}
+	for _, x := range [][2]string{{"", "a\nb\n"}, {"a\nb\n", ""}, {"a", "b"}, {"same\n", "same\n"}, {"a\r\n", "b\r\n"}, {strings.Repeat("x\n", 30), "y\n" + strings.Repeat("x\n", 15) + "z\n" + strings.Repeat("x\n", 14)}} {
+		if got, want := diff("old", "new", x[0], x[1]), udiff.Unified("old", "new", x[0], x[1]); got != want {
+			t.Errorf("%q: %q, want %q", x, got, want)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ if ! grep -qs cliPluginsExtraDirs "$HOME/.docker/config.json"; then
     done
 fi
 # dk LIMIT ARGS...: runs docker with a deadline and a clean environment. It starts the
-# plugin as the client does.
+# plugin as the client does. Other modules' services of the project are no orphans.
 dk() {
     limit=$1
     shift
@@ -53,10 +53,10 @@ dk() {
     else
         set -- docker "$@"
     fi
-    timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" "$@"
+    timeout -k 1 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" COMPOSE_IGNORE_ORPHANS=true "$@"
 }
 # limited ARGS...: runs a program that may take long on a slow disk or connection.
-limited() { timeout -k 5 "$t_other" "$@"; }
+limited() { timeout -k 1 "$t_other" "$@"; }
 # compose HOW LIMIT ARGS...: runs compose with HOW: dk, or told, which only reports the
 # command. Standard input is the compose file.
 compose() {
@@ -88,7 +88,7 @@ shown() {
     compose dk "$@" <"$input" >&8 2>&1 8<&-
     code=$?
     exec 8<&-
-    { sleep 2; kill "$reader" "$teller"; } </dev/null >/dev/null 2>&1 9<&- &
+    { sleep 1; kill "$reader" "$teller"; } </dev/null >/dev/null 2>&1 9<&- &
     late=$!
     wait "$reader" "$teller" 2>/dev/null
     kill "$late" 2>/dev/null
@@ -117,6 +117,24 @@ containers() {
         listed=$ids
         ids=$(container_ids) && [ "$ids" != "$listed" ] || return 1
     done
+}
+# awake waits until Docker answers, at most as long as a service may take to be healthy: a
+# daemon that restarts answers again.
+awake() {
+    clock
+    looked=$now
+    until container_ids >/dev/null 2>&1; do
+        clock
+        [ $((now - looked)) -lt "${health_within}00" ] || return 1
+        sleep 0.2 2>/dev/null || sleep 1
+    done
+}
+# listed prints what containers prints, also if Docker only answers after a while.
+listed() { containers || { awake && containers; }; }
+# runs prints since when the service runs, its image's name and the file that compose read.
+runs() {
+    ids=$(container_ids) && [ -n "$ids" ] || return 0
+    dk "$t_look" inspect --format '{{.State.StartedAt}} {{.Config.Image}} {{with index .Config.Labels "com.docker.compose.project.config_files"}}{{.}}{{end}}' $ids 2>/dev/null | head -n 1 | head -c 1000
 }
 # image_id prints the id of an image, nothing if there is none; docker alone would print an
 # empty line then.
@@ -148,16 +166,24 @@ paths() {
     done
 }
 
-# scan finds the current job, an unfinished job, and the last number.
+# scan finds the current job, an unfinished job, and the last number. Only the newest job
+# can be unfinished, because no other is begun before it ends: an older one without a result
+# is damaged, like one without a known schema, and neither is in the way of new ones.
 scan() {
-    current=- unfinished=- used=- last=100000
+    current=- unfinished=- used=- last=100000 damaged=
     set +f
     for d in "$dir"/jobs/1?????-*; do
         [ -d "$d" ] || continue
         n=${d##*/}
-        last=${n%%-*}
+        last=${n%%-*} damaged= unfinished=-
         if [ -f "$d/schema" ]; then
-            read -r kind rest <"$d/schema" && [ "$kind" = "$schema" ] || refuse newer "$d is ${kind:-damaged}, and this is for $schema"
+            kind=
+            read -r kind rest <"$d/schema" || :
+            case $kind in
+            "$schema") ;;
+            "${schema%/*}"/*) refuse newer "$d is $kind, and this is for $schema" ;;
+            *) damaged=$d ;;
+            esac
         fi
         outcome=
         if [ -f "$d/result" ]; then read -r outcome rest <"$d/result"; else unfinished=$n; fi
@@ -165,6 +191,7 @@ scan() {
         [ "${n#*-}" != "$job" ] || used=$n
     done
     set -f
+    [ -z "$damaged" ] || refuse newer "$damaged is damaged, and this is for $schema"
 }
 
 # observe prints the state of the service. The plan has the digest of this text. Both sides
@@ -300,52 +327,78 @@ restore_files() {
 }
 
 # one IMAGE HASH: checks that there is exactly one container, with this image and
-# configuration (- for any), and sets id to its id.
+# configuration (- for any), and sets id to its id, or reason.
 one() {
-    c=$(containers) || return 1
+    reason="docker does not answer"
+    c=$(listed) || return 1
+    reason="what runs is not what was approved"
     set -- "$1" "$2" $c
     [ $# = 9 ] || return 1
     id=$4
     { [ "$1" = - ] || [ "$1" = "$5" ]; } && { [ "$2" = - ] || [ "$2" = "$6" ]; }
 }
-# watch waits until the service is healthy or, without a healthcheck, has run long enough
-# without a restart.
+# watch waits until the service is healthy, and has run long enough without a restart. A
+# daemon that restarts meanwhile answers again, and the container begins anew with it.
 watch() {
     clock
-    looked=$now began= before= health=
+    looked=$now since= began= before= health=
     fresh=1
     ! grep -q "^container $id " "$j/observed" || fresh=0
     while :; do
         clock # before Docker is asked, which may take as long as it should run
-        s=$(dk "$t_look" inspect --format '{{.State.Status}} '"$health_of"' {{.RestartCount}} {{.State.StartedAt}}' "$id") || {
+        if s=$(dk "$t_look" inspect --format '{{.State.Status}} '"$health_of"' {{.RestartCount}} {{.State.StartedAt}}' "$id"); then
+            set -- $s
+            [ "$health" = "$2" ] || step health "$2"
+            health=$2
+            if [ -z "$began" ]; then
+                began=$4 before=$3 since=$now
+                [ $fresh = 0 ] || before=0
+            fi
+            reason="the container is $1"
+            [ "$1" = running ] || return 1
+            reason="the container restarts"
+            [ "$3" = "$before" ] && [ "$4" = "$began" ] || return 1
+            case $2 in
+            healthy) [ $((now - since)) -lt "${stable_checked}00" ] || return 0 ;;
+            unhealthy) reason="its healthcheck fails" && return 1 ;;
+            none) [ $((now - since)) -lt "${stable}00" ] || return 0 ;;
+            esac
+            reason="not healthy in time"
+        elif c=$(container_ids) && lacks "$id" "$c"; then
             reason="the container is gone"
             return 1
-        }
-        set -- $s
-        [ "$health" = "$2" ] || step health "$2"
-        health=$2
-        if [ -z "$began" ]; then
-            began=$4 before=$3
-            [ $fresh = 0 ] || before=0
+        else
+            reason="docker does not answer"
+            [ "$health" = unknown ] || step health unknown, "$reason"
+            health=unknown began=
         fi
-        reason="the container is $1"
-        [ "$1" = running ] || return 1
-        reason="the container restarts"
-        [ "$3" = "$before" ] && [ "$4" = "$began" ] || return 1
-        case $2 in
-        healthy) return 0 ;;
-        unhealthy) reason="its healthcheck fails" && return 1 ;;
-        none) [ $((now - looked)) -lt "${stable}00" ] || return 0 ;;
-        esac
-        reason="not healthy in time"
         [ $((now - looked)) -lt "${health_within}00" ] || return 1
         sleep 0.2 2>/dev/null || sleep 1
     done
 }
 
+# lacks ID IDS: checks that the container is not in a list.
+lacks() {
+    case $2 in *"$1"*) return 1 ;; esac
+}
+
+# evidence OF sends what the container wrote last and what its healthcheck said. Both may
+# hold secrets, so they are not written to this disk; the client redacts and keeps them.
+evidence() {
+    say "@evidence $1"
+    say "@health $(dk "$t_look" inspect --format '{{range $k, $v := .State}}{{if eq $k "Health"}}{{json $v}}{{end}}{{end}}' "$id" 2>/dev/null | head -c 1048576)"
+    dk "$t_look" logs --tail 300 "$id" 2>&1 | tail -c 262144 | sed 's/^/@log /' 2>/dev/null
+    echo 2>/dev/null || : # the last line may lack a line break
+}
+# unwell ends the job of a service that is not healthy.
+unwell() {
+    evidence new
+    back rolled-back "$reason"
+}
+
 # unchanged: checks that the containers are the same as before, in the same state.
 unchanged() {
-    c=$(containers) || return 1
+    c=$(listed) || return 1
     [ "$(printf '%s\n' "$c" | cut -d' ' -f1-5)" = "$(grep '^container ' "$j/observed" | cut -d' ' -f1-5)" ]
 }
 # quiet waits until Docker has completed pending work. It continues to stop a container after
@@ -367,18 +420,22 @@ quiet() {
 back() {
     step back "$2"
     good=1
+    awake || good=0
     restore_files || good=0
     case $prev in
     none)
         shown "$j/compose.yaml" "$t_other" rm -fs "$service" || good=0
-        c=$(containers) && [ -z "$c" ] || good=0
+        c=$(listed) && [ -z "$c" ] || good=0
         ;;
     known)
         f=$j/back.yaml
         [ "$(image_id "$prev_ref")" != "$prev_image" ] || f=$j/prev.yaml
         shown "$f" "$t_up" up -d $up_flags --pull never $force "$service" || good=0
         if one "$prev_image" -; then
-            [ "$prev_ran" = 0 ] || watch || good=0
+            [ "$prev_ran" = 0 ] || watch || {
+                evidence previous
+                good=0
+            }
         else
             good=0
         fi
@@ -400,16 +457,16 @@ carry_out() {
     put_files || kept "the files could not be written"
     step compose
     if [ "$action" = remove ]; then
-        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(containers) && [ -z "$c" ] || back failed "docker compose rm $went"
+        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(listed) && [ -z "$c" ] || back failed "docker compose rm $went"
         finish applied removed
     fi
     if ! shown "$j/compose.yaml" "$t_up" up -d $up_flags --pull "$pull" $force "$service"; then
         ! unchanged || kept "docker compose up $went"
         back failed "docker compose up $went"
     fi
-    one "$want_image" "$want_hash" || back failed "what runs is not what was approved"
+    one "$want_image" "$want_hash" || back failed "$reason"
     step watch
-    watch || back rolled-back "$reason"
+    watch || unwell
     finish applied healthy
 }
 
@@ -503,7 +560,7 @@ recover() {
     fi
     if in_place && one "$want_image" "$want_hash"; then
         if [ -z "$force" ] && [ "$action" != recreate ] || ! unchanged; then
-            watch || back rolled-back "$reason"
+            watch || unwell
             finish applied "healthy, after an interruption"
         fi
     fi
@@ -528,6 +585,7 @@ plan)
         hash=$(printf %s "$input" | base64 -d | compose dk "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
         say "@hash ${hash##* }"
     } &
+    [ -z "$tell" ] || say "@runs $(runs)" &
     text=$(observe) || text=
     wait
     [ -n "$text" ] || refuse docker "docker does not answer"

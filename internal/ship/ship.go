@@ -238,7 +238,7 @@ type scriptVars struct {
 // varNames lists the variables of script.sh.
 var varNames = []string{"mode", "docker", "project", "service", "root", "files", "binds", "image", "job", "owner", "t_look", "t_other", "t_up",
 	"size", "observed", "action", "pieces", "sums", "wanted", "programs", "prev", "prev_ref", "prev_image", "prev_ran", "want_image", "want_hash",
-	"pull", "force", "stable", "health_within", "most", "keep", "plan_life"}
+	"pull", "force", "stable", "stable_checked", "health_within", "tell", "most", "keep", "plan_life"}
 
 // script returns script.sh with assignments of its variables before it.
 func (e *Engine) script(s scriptVars) (string, error) {
@@ -250,11 +250,11 @@ func (e *Engine) script(s scriptVars) (string, error) {
 		if d == 0 {
 			d = absent
 		}
-		return strconv.Itoa(max(1, int(d/time.Second)))
+		return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
 	}
 	v["mode"], v["docker"], v["project"], v["service"], v["root"] = s.mode, s.host.Docker, s.project, s.service, s.root
-	v["t_look"], v["t_other"], v["t_up"] = seconds(lookTime, 0), seconds(e.Other, DefaultOther), seconds(e.Up, DefaultUp)
-	v["image"], v["size"], v["job"], v["prev_ran"], v["stable"], v["health_within"] = "-", "0", "-", "0", "1", "2"
+	v["t_look"], v["t_other"], v["t_up"] = seconds(min(lookTime, e.other()), 0), seconds(e.Other, DefaultOther), seconds(e.Up, DefaultUp)
+	v["image"], v["size"], v["job"], v["prev_ran"], v["stable"], v["stable_checked"], v["health_within"] = "-", "0", "-", "0", "1", "0", "2"
 	v["most"], v["keep"], v["plan_life"] = strconv.Itoa(keptJobs), strconv.Itoa(keptJobs), seconds(plan.MaxLife+24*time.Hour, 0)
 	v["owner"] = e.By
 	for n, x := range s.values {
@@ -287,7 +287,8 @@ type scriptOutput struct {
 	files    [][2]string       // name and base64
 	refused  string            // the code of a refusal, "" for none
 	why      string            // the reason of a refusal
-	auditErr error             // from auditing its steps
+	evidence evidence
+	auditErr error // from auditing its steps
 }
 
 // runScript runs a script and returns its output. It passes lines of programs and steps to
@@ -304,7 +305,7 @@ func (e *Engine) runScript(ctx context.Context, c *remote.Conn, h *hosts.Host, s
 		if l.Word == "" || l.Word == "@step" {
 			if count[l.Word]++; count[l.Word] > maxProgressLines {
 				if count[l.Word] == maxProgressLines+1 {
-					e.progress(h.Name, "", "… more than can be shown")
+					e.progress(h.Name, "", "... more than can be shown")
 				}
 				return
 			}
@@ -312,13 +313,18 @@ func (e *Engine) runScript(ctx context.Context, c *remote.Conn, h *hosts.Host, s
 		switch l.Word {
 		case "@step":
 			step, text, _ := strings.Cut(l.Rest, " ")
+			a.evidence.step(step)
 			step, text = shown(step), shown(newRedactor().Line(text)) // not part of a program's output
 			e.progress(h.Name, step, text)
 			if onStep != nil {
 				onStep(step, text)
 			}
 		case "":
-			e.progress(h.Name, "", shown(red.Line(l.Rest)))
+			text := shown(red.Line(l.Rest))
+			a.evidence.output(text)
+			e.progress(h.Name, "", text)
+		case "@evidence", "@health", "@log":
+			a.evidence.add(l.Word, l.Rest)
 		case "@refused":
 			if a.refused == "" {
 				a.refused, a.why, _ = strings.Cut(l.Rest, " ")

@@ -925,6 +925,37 @@ func TestWaves(t *testing.T) {
 		t.Errorf("the second wave after it: %+v %v", r, err)
 	}
 	want("v1", "v1", "v1")
+	// A rollout that fails on one host: a rollback is of the others, and one approval does.
+	all[2].Program(t, "docker", `case "$*" in *" up "*) exit 1 ;; esac
+exec `+testenv.Look("docker")+` "$@"`)
+	if r, err := apply(plans("v3", "ok")...); outcomeOf(r, err) != Failed || len(r) != 3 {
+		t.Errorf("a rollout that fails on one host: %+v %v", r, err)
+	}
+	os.Remove(all[2].Dir + "/bin/docker")
+	want("v3", "v3", "v1")
+	back := func(hosts ...string) []Made {
+		m, err := w.e.Plan(w.ctx(), PlanOptions{Module: "wa", Rollback: true, Hosts: hosts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	if m = back(); len(m) != 2 || m[0].Host.Name != "canary" || m[1].Host.Name != "a" {
+		t.Fatalf("a rollback of it: %d plans", len(m))
+	}
+	if r, err := apply(m...); err != nil || len(r) != 2 {
+		t.Errorf("going back: %+v %v", r, err)
+	}
+	want("v1", "v1", "v1")
+	if m = back("b"); len(m) != 1 || m[0].Host.Name != "b" {
+		t.Errorf("of one host: %d plans", len(m))
+	}
+	if st, err := w.e.Status(w.ctx(), "wa", "a", "canary"); err != nil || len(st) != 2 || st[0].Host != "canary" || st[1].State != stateBehind {
+		t.Errorf("status of two: %+v %v", st, err)
+	}
+	if _, err := w.e.Status(w.ctx(), "wa", "c"); outcomeOf(nil, err) != Refused {
+		t.Errorf("status of none: %v", err)
+	}
 }
 
 func readFile(t testing.TB, name string) string {

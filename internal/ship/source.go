@@ -182,10 +182,10 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 		return err
 	})
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return nil, e.missing(ctx, commit, err)
 	}
 	if _, ok := all[file]; !ok {
-		return nil, fail(Refused, "", "carboy ship init "+id+" writes one to begin with; commit it", "commit %.12s has no %s", commit, file)
+		return nil, &Error{Refused, "", &noModule{commit, file}, "carboy ship init " + id + " writes one to begin with; commit it"}
 	}
 	s := &source{commit: commit, text: map[string][]byte{}}
 	for name, b := range names {
@@ -222,6 +222,27 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 		return nil, err
 	}
 	return s, s.judge(all, below, files)
+}
+
+// noModule is the error for a commit that does not have a module.
+type noModule struct{ commit, file string }
+
+func (e *noModule) Error() string { return fmt.Sprintf("commit %.12s has no %s", e.commit, e.file) }
+
+// errShallow matches the error for a commit that a shallow clone does not have.
+var errShallow = errors.New("this clone is shallow")
+
+// missing returns a better error for a commit that could not be read, if this clone is a
+// shallow one that does not have it.
+func (e *Engine) missing(ctx context.Context, commit string, err error) error {
+	if _, no := e.git(ctx, nil, 1<<10, "cat-file", "-e", commit); no == nil {
+		return err
+	}
+	out, no := e.git(ctx, nil, 1<<10, "rev-parse", "--is-shallow-repository")
+	if no != nil || strings.TrimSpace(string(out)) != "true" {
+		return err
+	}
+	return &Error{Refused, "", fmt.Errorf("%w, and lacks commit %.12s, which was applied before", errShallow, commit), "git fetch --unshallow"}
 }
 
 // fetch reads the files of names that were not read before.

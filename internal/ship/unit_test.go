@@ -89,9 +89,11 @@ func TestChanges(t *testing.T) {
 		"exited, of unknown origin": {func(p *plan.Plan, c *plan.Container, _ *plan.Observation) {
 			c.Status, p.Previous.State = "exited", plan.PreviousUnknown
 		}, "recreate service!"},
-		"file":    {func(_ *plan.Plan, _ *plan.Container, o *plan.Observation) { o.Files["f"] = other }, "update file.f, recreate service"},
-		"no file": {func(_ *plan.Plan, _ *plan.Container, o *plan.Observation) { o.Files["f"] = "-" }, "create file.f, recreate service"},
-		"a pipe":  {func(_ *plan.Plan, _ *plan.Container, o *plan.Observation) { o.Files["f"] = "other" }, "update file.f!, recreate service"},
+		"by hand":           {func(p *plan.Plan, _ *plan.Container, _ *plan.Observation) { p.Previous.Unrecorded = true }, "adopt service"},
+		"its files by hand": {func(p *plan.Plan, _ *plan.Container, _ *plan.Observation) { p.Previous.Job = someJob }, "adopt file.f, recreate service"},
+		"file":              {func(_ *plan.Plan, _ *plan.Container, o *plan.Observation) { o.Files["f"] = other }, "update file.f, recreate service"},
+		"no file":           {func(_ *plan.Plan, _ *plan.Container, o *plan.Observation) { o.Files["f"] = "-" }, "create file.f, recreate service"},
+		"a pipe":            {func(_ *plan.Plan, _ *plan.Container, o *plan.Observation) { o.Files["f"] = "other" }, "update file.f!, recreate service"},
 	} {
 		now := running
 		obs := &plan.Observation{Image: someImage, Files: map[string]string{"f": sha}}
@@ -110,8 +112,8 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, s, x.want)
 		}
 		l := &hostState{obs: obs, last: p}
-		if got, want := filesDiffer(l), obs.Files["f"] != sha; got != want {
-			t.Errorf("%s: files differ: %v", name, got)
+		if got, want := differs(l), obs.Files["f"] != sha; (got == "f") != want {
+			t.Errorf("%s: %q differs", name, got)
 		}
 	}
 }
@@ -241,9 +243,10 @@ func TestUndoNeedsARecord(t *testing.T) {
 	}
 	unknown := p.draw(nil)
 	unknown.Previous = plan.Previous{State: plan.PreviousUnknown}
-	for says, l := range map[string]*hostState{"nothing is recorded": {}, "from which commit": {last: unknown.Plan, compose: []byte("x")}} {
-		m := &Made{Plan: &plan.Plan{Module: "web"}}
-		if err := p.e.planUndo(p.ctx(), nil, h, s, l, m); outcomeOf(nil, err) != Refused || !strings.Contains(err.Error(), says) {
+	now := plan.Container{ID: someContainer, Image: someImage, Hash: unknown.Target.ConfigHash, Status: "running", Health: "none"}
+	for says, l := range map[string]*hostState{"nothing is recorded": {}, "from which commit": {last: unknown.Plan, compose: []byte("x"), obs: &plan.Observation{Containers: []plan.Container{now}}}} {
+		m := &making{Made: Made{Plan: &plan.Plan{Module: "web"}}, source: s}
+		if err := p.e.planUndo(p.ctx(), nil, h, l, m); outcomeOf(nil, err) != Refused || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}

@@ -12,7 +12,7 @@ const kindApply Kind = "apply"
 // Apply applies plans of one module and commit, one for each host. It is [Signed]: the
 // queue shows and rejects it, and a signature approves it.
 type Apply struct {
-	Action string      `json:"action"` // apply or rollback
+	Action string      `json:"action"` // apply, rollback or remove
 	Module string      `json:"module"`
 	Commit string      `json:"commit"`
 	Plans  []ApplyPlan `json:"plans"`
@@ -42,7 +42,7 @@ type ApplyPlan struct {
 // ApplyChange is one change on the host.
 type ApplyChange struct {
 	What        string `json:"what"`
-	Action      string `json:"action"` // none, create, update, recreate or remove
+	Action      string `json:"action"` // none, adopt, create, update, recreate or remove
 	From        string `json:"from"`
 	To          string `json:"to"`
 	Why         string `json:"why,omitempty"`

@@ -208,6 +208,8 @@ var mutants = []mutant{
 
 	{"ailing-is-not-said", "P2", "there is nothing to do, and nobody says that what runs is unhealthy", "internal/ship.TestP2Ailing", []change{
 		{"internal/ship", swap, "o.Ailing()", `""`}}},
+	{"by-hand-is-current", "P2", "what somebody deployed by hand is called as it was applied", "internal/ship.TestState", []change{
+		{"internal/ship", swap, "last != nil && asApplied(last, now) || last == nil && v.takenOver", "true"}}},
 
 	{"values-are-not-quoted", "P3", "a manifest's value reaches a shell as it is", "internal/ship/remote.TestP3Quote", []change{
 		{"internal/safetext", swap, "strings.ReplaceAll(s, \"'\", `'\\''`)", "s"}}},

@@ -68,13 +68,16 @@ type Module struct {
 	Sync    Sync
 
 	StableFor time.Duration // at least a second
-	Health    time.Duration
+	// StableChecked is StableFor if module.yaml has it, and counts for a service with a
+	// healthcheck too; else 0.
+	StableChecked time.Duration
+	Health        time.Duration
 	// Destructive lists the actions that count as destructive, besides remove.
 	Destructive []string
 }
 
 // Actions lists the actions on a service or file.
-var Actions = []string{"create", "update", "recreate", "remove"}
+var Actions = []string{"adopt", "create", "update", "recreate", "remove"}
 
 var (
 	idPattern   = NewPattern(`^[a-zA-Z0-9_-]{1,64}$`)
@@ -295,6 +298,9 @@ func (m *Module) runtime(v document.Value, id string) {
 		return d
 	}
 	m.StableFor = watch("stable_for", defaultStable)
+	if r.Get("stable_for").Present() {
+		m.StableChecked = m.StableFor
+	}
 	m.Health = watch("health_timeout", max(defaultHealth, m.StableFor+defaultStable))
 	if m.Health <= m.StableFor {
 		r.Get("health_timeout").Bad("is not longer than stable_for", "")

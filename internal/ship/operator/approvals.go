@@ -88,7 +88,7 @@ func (c *Operator) AwaitApprovals(ctx context.Context, s *ship.Engine, plans [][
 			if err != nil {
 				return nil, err
 			}
-			return nil, refused(&ship.Error{Outcome: ship.Mismatch, Err: errors.Join(ask.NotApproved(out), missing), Advice: p.HowToSign()})
+			return nil, refused(&ship.Error{Outcome: ship.Mismatch, Err: fmt.Errorf("%w: %w", ask.NotApproved(out), missing), Advice: p.HowToSign()})
 		case <-tick.C:
 		}
 		now, err := signed()

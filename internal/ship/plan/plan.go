@@ -44,11 +44,15 @@ type Operation string
 const (
 	Apply    Operation = "apply"
 	Rollback Operation = "rollback"
+	Removal  Operation = "remove" // the service goes away
 )
 
 // Actions on a service or file. A module may declare those in [module.Actions] destructive.
 const (
-	none     = "none"
+	none = "none"
+	// Adopt is for what is as the commit says, though no record has it: somebody put it
+	// there by hand. Applying watches and records it.
+	Adopt    = "adopt"
 	Create   = "create"
 	Update   = "update"
 	Recreate = "recreate"
@@ -115,6 +119,7 @@ type Target struct {
 	ComposeVersion string   `json:"compose_version"`
 	Absent         bool     `json:"absent"` // the service is removed
 	StableFor      int      `json:"stable_for_seconds"`
+	StableChecked  int      `json:"stable_for_checked_seconds,omitempty"` // StableFor of a service with a healthcheck
 	Health         int      `json:"health_timeout_seconds"`
 }
 
@@ -145,6 +150,8 @@ type Previous struct {
 	Image   string `json:"image,omitempty"`
 	ImageID string `json:"image_id,omitempty"`
 	Ran     bool   `json:"ran"` // it ran, and was not unhealthy
+	// Unrecorded is true if what runs is not what was applied last, by any record.
+	Unrecorded bool `json:"unrecorded,omitempty"`
 }
 
 // States of Previous.
@@ -227,7 +234,7 @@ func (p *Plan) checkHead() error {
 	switch {
 	case p.Schema != Schema:
 		return fmt.Errorf("schema: %.80q is not %s", p.Schema, Schema)
-	case p.Kind != Apply && p.Kind != Rollback:
+	case p.Kind != Apply && p.Kind != Rollback && p.Kind != Removal:
 		return fmt.Errorf("kind: %.80q is not known", p.Kind)
 	case !module.ValidID(p.Module):
 		return fmt.Errorf("module: %.80q is no name", p.Module)
@@ -254,7 +261,9 @@ func (p *Plan) checkTarget() error {
 		return errors.New("target: project or service is no name")
 	case module.Absolute(t.Root) != "":
 		return fmt.Errorf("target.remote_root: %s", module.Absolute(t.Root))
-	case t.StableFor < 1 || t.Health <= t.StableFor || t.Health > int(module.MaxWatch/time.Second):
+	case p.Kind == Removal && !t.Absent:
+		return errors.New("target: a removal that leaves the service there")
+	case t.StableFor < 1 || t.StableChecked < 0 || t.StableChecked > t.StableFor || t.Health <= t.StableFor || t.Health > int(module.MaxWatch/time.Second):
 		return errors.New("target: times out of bounds")
 	case !t.Absent && (!image.MatchString(t.Image) || !imageID.MatchString(t.ImageID) || !sha.MatchString(t.ConfigHash)):
 		return errors.New("target: no image or configuration")
@@ -365,6 +374,8 @@ func (p *Plan) Back() string {
 		return "nothing: what runs now is not known"
 	case !v.Ran:
 		return fmt.Sprintf("commit %.12s with image %s, which is not well now either", v.Commit, v.ImageID)
+	case v.Unrecorded && v.Job != "":
+		return fmt.Sprintf("commit %.12s with image %s, which was applied last; something else runs now", v.Commit, v.ImageID)
 	default:
 		return fmt.Sprintf("commit %.12s with image %s", v.Commit, v.ImageID)
 	}

@@ -95,6 +95,7 @@ func (p *process) stop() {
 type Engine struct {
 	Socket string // DOCKER_HOST
 	dir    string
+	start  []string // command that starts it
 	p      *process
 }
 
@@ -111,6 +112,13 @@ func StartEngine(t testing.TB) *Engine {
 		e.images(t)
 		return e
 	}
+	return StartOwnEngine(t)
+}
+
+// StartOwnEngine starts an engine that no other test uses, whatever the environment names.
+// The caller must stop it.
+func StartOwnEngine(t testing.TB) *Engine {
+	t.Helper()
 	testenv.Root(t)
 	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
 	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
@@ -120,8 +128,17 @@ func StartEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	e := &Engine{dir: dir, Socket: "unix://" + dir + "/s"}
-	e.p, err = start(dir+"/log", unshare, "-m", dockerd, "--bridge=none", "--iptables=false", "--ip-forward=false", "--data-root", dir+"/data", "--exec-root", dir+"/x", "-H", e.Socket, "-p", dir+"/pid")
-	if err != nil {
+	e.start = []string{unshare, "-m", dockerd, "--bridge=none", "--iptables=false", "--ip-forward=false", "--data-root", dir + "/data", "--exec-root", dir + "/x", "-H", e.Socket, "-p", dir + "/pid"}
+	e.up(t)
+	e.images(t)
+	return e
+}
+
+// up starts the engine and waits until it answers.
+func (e *Engine) up(t testing.TB) {
+	t.Helper()
+	var err error
+	if e.p, err = start(e.dir+"/log", e.start...); err != nil {
 		t.Fatal(err)
 	}
 	end := time.Now().Add(testenv.Patience(time.Minute))
@@ -131,7 +148,7 @@ func StartEngine(t testing.TB) *Engine {
 		}
 		select {
 		case <-e.p.done:
-			b, _ := os.ReadFile(dir + "/log")
+			b, _ := os.ReadFile(e.dir + "/log")
 			testenv.Missing(t, "a Docker Engine that starts here ("+lastLine(b)+")", "cgroups and mounts as root")
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -139,8 +156,13 @@ func StartEngine(t testing.TB) *Engine {
 			t.Fatal("dockerd does not answer")
 		}
 	}
-	e.images(t)
-	return e
+}
+
+// Restart stops the engine, and starts it again with its containers.
+func (e *Engine) Restart(t testing.TB) {
+	t.Helper()
+	e.p.stop()
+	e.up(t)
 }
 
 func lastLine(b []byte) string {
@@ -245,6 +267,19 @@ func (e *Engine) images(t testing.TB) {
 // ids. If bin is nil, Import builds the server.
 func (e *Engine) Import(t testing.TB, name, mark string, bin []byte) {
 	t.Helper()
+	e.load(t, name, bin, []string{"srv"}, "-c", `ENTRYPOINT ["/srv"]`, "-c", "LABEL mark="+mark)
+}
+
+// Busybox creates an image with the two commands of busybox that docs/ship.md uses: tail,
+// which runs until it is stopped, and test.
+func (e *Engine) Busybox(t testing.TB, name string) {
+	t.Helper()
+	e.load(t, name, nil, []string{"bin/tail", "bin/test"})
+}
+
+// load creates an image of the test server under some names.
+func (e *Engine) load(t testing.TB, name string, bin []byte, names []string, options ...string) {
+	t.Helper()
 	if bin == nil {
 		var err error
 		if bin, err = server(); err != nil {
@@ -253,14 +288,16 @@ func (e *Engine) Import(t testing.TB, name, mark string, bin []byte) {
 	}
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	w.WriteHeader(&tar.Header{Name: "srv", Mode: 0o755, Size: int64(len(bin))})
-	w.Write(bin)
+	for _, n := range names {
+		w.WriteHeader(&tar.Header{Name: n, Mode: 0o755, Size: int64(len(bin))})
+		w.Write(bin)
+	}
 	w.Close()
 	file := filepath.Join(e.dir, "image.tar")
 	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e.Run(t, "import", "-c", `ENTRYPOINT ["/srv"]`, "-c", "LABEL mark="+mark, file, name)
+	e.Run(t, append(append([]string{"import"}, options...), file, name)...)
 }
 
 // plugin returns the path of the compose plugin. Without one it skips or fails the test.
@@ -271,7 +308,7 @@ func plugin(t testing.TB) string {
 			return p
 		}
 	}
-	testenv.Missing(t, "the compose plugin of Docker", "go -C .ci/compose build -o /opt/compose/docker-compose github.com/docker/compose/v5/cmd")
+	testenv.Missing(t, "the compose plugin of Docker", "go -C .ci/compose build -ldflags=\"-X github.com/docker/compose/v5/internal.Version=$(go -C .ci/compose list -m -f {{.Version}} github.com/docker/compose/v5)\" -o /opt/compose/docker-compose github.com/docker/compose/v5/cmd")
 	return ""
 }
 
@@ -306,6 +343,16 @@ func NewFarHost(t testing.TB, name string, engine *Engine) *Host {
 		}
 	}
 	return newHost(t, h, engine, "/run/netns/"+ns)
+}
+
+// Compose runs docker compose on the host, as somebody does there by hand.
+func (h *Host) Compose(t testing.TB, args ...string) {
+	t.Helper()
+	cmd := exec.Command(plugin(t), append([]string{"compose"}, args...)...)
+	cmd.Env = []string{"DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND=docker", "DOCKER_HOST=" + h.Docker, "PATH=" + os.Getenv("PATH"), "HOME=" + h.Home}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("docker compose %q: %v: %s", args, err, out)
+	}
 }
 
 // Link sets the host's network link up or down.

@@ -5,10 +5,17 @@ package main
 import (
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "test" { // -d DIR; see shiptest.Engine.Busybox
+		if _, err := os.Stat(os.Args[len(os.Args)-1]); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	mode := os.Getenv("MODE")
 	if len(os.Args) > 1 && os.Args[1] == "check" {
 		if _, err := os.Stat("/data/broken"); err == nil || mode == "unhealthy" {
