@@ -102,15 +102,16 @@ func (a *app) wroteBaseline(file string, err error) error {
 
 const baselineAcceptLong = `Add what the phases of a verdict did to the present baseline: HEAD's, or what you
 accepted since. With --lost-tests, accept that tests are gone which the verdict
-reports as lost, because the change renames or removes them on purpose; --test names
-some of them.
+reports as lost, because the change renames or removes them on purpose. With
+--changed-tests, accept that tests ask for something else, as the change edits them,
+or have fewer assertions; another edit is asked about again. --test names some of them.
 ` + signLong
 
 func (a *app) baselineAcceptCmd() *cobra.Command {
 	f := &acceptFlags{}
-	lost, tests := false, []string{}
+	lost, changed, tests := false, false, []string{}
 	cmd := &cobra.Command{
-		Use: "accept [VERDICT]", Short: "accept what a verdict's phases did, or the loss of tests", Long: baselineAcceptLong,
+		Use: "accept [VERDICT]", Short: "accept what a verdict's phases did, or the loss or change of tests", Long: baselineAcceptLong,
 		Example: "  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  carboy gate baseline accept --lost-tests --test pkg.TestOld --unsigned\n  carboy gate baseline accept --unsigned --wait 1h     # somebody at carboy supervise decides",
 		Args:    oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -118,11 +119,14 @@ func (a *app) baselineAcceptCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(tests) > 0 && !lost {
-				return usagef("carboy gate baseline accept --lost-tests --test ID", "accept: --test needs --lost-tests")
+			switch o.Changed = changed; {
+			case len(tests) > 0 && !lost && !changed:
+				return usagef("carboy gate baseline accept --lost-tests --test ID", "accept: --test needs --lost-tests or --changed-tests")
+			case lost && changed:
+				return usagef("accept one after the other", "accept: --lost-tests and --changed-tests cannot be combined")
 			}
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				if lost {
+				if lost || changed {
 					return a.wroteBaseline(c.AcceptLostTests(ctx, ".", onlyArg(args), tests, o))
 				}
 				return a.wroteBaseline(c.AcceptBaseline(ctx, ".", onlyArg(args), o))
@@ -130,6 +134,7 @@ func (a *app) baselineAcceptCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&lost, "lost-tests", false, "accept that the tests are gone which the verdict reports as lost")
+	cmd.Flags().BoolVar(&changed, "changed-tests", false, "accept the tests about which the verdict asks, as the change edits them")
 	cmd.Flags().StringArrayVar(&tests, "test", nil, "only this test, by its `ID`; repeatable")
 	f.add(cmd)
 	return cmd

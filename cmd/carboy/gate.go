@@ -166,7 +166,8 @@ func (a *app) gateRunCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run", Short: "judge a change",
 		Long: `Run every signal of the catalog on the change and report what they found. The tests run
-on the base too, so that lost, skipped and emptied tests are named.
+on the base too, and the base's tests on the change if it edits tests: what passed must
+be there and pass, also as the base has it.
 
 If nothing that an earlier verdict depended on has changed, that verdict is given
 again. --why names the input that changed; --again runs everything in any case.`,
@@ -228,6 +229,9 @@ func (a *app) gateNext(j *carboy.Judged) {
 	}
 	if len(j.LostTests()) > 0 {
 		a.say(plainText, "if the tests are meant to go: carboy gate baseline accept --lost-tests --as NAME --key FILE %s", j.ID)
+	}
+	if len(j.ChangedTests()) > 0 {
+		a.say(plainText, "if the tests are meant to ask for something else: carboy gate baseline accept --changed-tests --as NAME --key FILE %s", j.ID)
 	}
 	a.say(plainText, "a person can let it go on as it is: carboy gate override --reason TEXT %s", j.ID)
 }

@@ -196,6 +196,9 @@ func nextSteps(k *carboy.WorkAccount) []string {
 		if len((&gate.Verdict{Signals: k.Failing}).LostTests()) > 0 {
 			say("%s --lost-tests %s  accepts the loss of its tests; commit that, and start again", accept, k.Verdict)
 		}
+		if len((&gate.Verdict{Signals: k.Failing}).ChangedTests()) > 0 {
+			say("%s --changed-tests %s  accepts that its tests ask for something else; commit that, and start again", accept, k.Verdict)
+		}
 		say("carboy gate override --reason TEXT %s  lets it go on as it is; then carboy work --continue %s", k.Verdict, k.ID)
 	}
 	return out

@@ -115,7 +115,7 @@ var table = []Row{
 	{"gate run, gate init, gate verify, work", num(OK), "every signal passed, or a person has overridden the verdict"},
 	{"gate run, gate init, work", num(Failed), "carboy could not judge: no catalog, no such revision, no bottle"},
 	{"gate, work", num(Usage), "wrong usage"},
-	{"gate, work", num(escalated), "a person must decide: exit code and report disagree, all attempts are spent, or nobody answered at the queue"},
+	{"gate, work", num(escalated), "a person must decide: tests were edited, exit code and report disagree, all attempts are spent, or nobody answered at the queue"},
 	{"gate, work", num(rejected), "a signal did not pass, or a person said no to an override or a baseline"},
 	{"gate, work", num(broken), "a verdict, an attempt or the audit log is not what was recorded, or a verdict is not of the change that was named"},
 	{"gate, work", num(locked), "another gate works on this directory, or another process on this work"},

@@ -24,16 +24,23 @@ type Baseline struct {
 	Entries []*Entry `json:"entries"`
 	// Removed lists tests that a change renamed or removed, with a person's approval.
 	Removed []RemovedTests `json:"gone,omitempty"`
+	// Changed lists tests that a change edits, with a person's approval: as the base has
+	// them they may fail, and they may have fewer assertions.
+	Changed []RemovedTests `json:"changed,omitempty"`
 	// Accepted records who approved the baseline and when; nil: whoever committed it.
 	Accepted *Accepted `json:"accepted,omitempty"`
 
 	digest string
 }
 
-// RemovedTests lists the tests that may be missing from a signal's report.
+// RemovedTests lists the tests that may be missing from a signal's report, or be other
+// ones.
 type RemovedTests struct {
 	Signal string   `json:"signal"`
 	Tests  []string `json:"tests"`
+	// Files is the SHA-256 of the edited test files that the person was shown, in
+	// hexadecimal digits. The approval is for no other edit of them.
+	Files string `json:"test_files_sha256,omitempty"`
 }
 
 // Accepted is a person's approval of a baseline. A signature covers it with the rest of
@@ -102,6 +109,11 @@ func ParseBaseline(b []byte) (*Baseline, error) {
 		}
 		seen["gone "+g.Signal] = true
 	}
+	for i, g := range x.Changed {
+		if g.Signal == "" || len(g.Tests) == 0 || len(g.Files) != 2*sha256.Size {
+			return nil, fmt.Errorf("baseline: changed[%d] lacks its signal, tests or test_files_sha256", i)
+		}
+	}
 	sum := sha256.Sum256(b)
 	x.digest = hex.EncodeToString(sum[:])
 	return &x, nil
@@ -135,11 +147,35 @@ func (b *Baseline) WithRemovedTests(signal string, tests []string) *Baseline {
 	all := slices.Concat(b.removedTests(signal), tests)
 	slices.Sort(all)
 	if b != nil {
-		out.Entries = b.Entries
+		out.Entries, out.Changed = b.Entries, b.Changed
 		out.Removed = slices.DeleteFunc(slices.Clone(b.Removed), func(g RemovedTests) bool { return g.Signal == signal })
 	}
-	out.Removed = append(out.Removed, RemovedTests{signal, slices.Compact(all)})
+	out.Removed = append(out.Removed, RemovedTests{Signal: signal, Tests: slices.Compact(all)})
 	slices.SortStableFunc(out.Removed, func(a, b RemovedTests) int { return strings.Compare(a.Signal, b.Signal) })
+	return out
+}
+
+// changedTests returns the tests of a signal that may be edited as the test files with a
+// digest have them.
+func (b *Baseline) changedTests(signal, files string) (out []string) {
+	if b != nil {
+		for _, g := range b.Changed {
+			if g.Signal == signal && g.Files == files {
+				out = append(out, g.Tests...)
+			}
+		}
+	}
+	return out
+}
+
+// WithChangedTests returns a copy of b, which may be nil, that lets tests of a signal be
+// other ones, as the test files with a digest have them.
+func (b *Baseline) WithChangedTests(signal string, tests []string, files string) *Baseline {
+	out := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}
+	if b != nil {
+		out.Entries, out.Removed, out.Changed = b.Entries, b.Removed, slices.Clone(b.Changed)
+	}
+	out.Changed = append(out.Changed, RemovedTests{signal, slices.Sorted(slices.Values(tests)), files})
 	return out
 }
 
@@ -163,6 +199,11 @@ func (b *Baseline) Lines() (out []string) {
 	for _, g := range b.Removed {
 		for _, t := range g.Tests {
 			out = append(out, fmt.Sprintf("%s goes on without test %q", g.Signal, t))
+		}
+	}
+	for _, g := range b.Changed {
+		for _, t := range g.Tests {
+			out = append(out, fmt.Sprintf("%s takes another test %q, of test files %s", g.Signal, t, g.Files))
 		}
 	}
 	return out
@@ -376,7 +417,7 @@ func (b *Baseline) Drift(next *Baseline) map[string][]Drift {
 func MergeBaselines(was, next *Baseline) *Baseline {
 	out := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}
 	if was != nil {
-		out.Removed = was.Removed
+		out.Removed, out.Changed = was.Removed, was.Changed
 		for _, e := range was.Entries {
 			if next.entry(e.Signal) == nil {
 				out.Entries = append(out.Entries, e)

@@ -70,7 +70,7 @@ func TestMergeBaselines(t *testing.T) {
 	entry := func(signal, image string, execs ...string) *Entry {
 		return &Entry{Signal: signal, Image: image, Lockfiles: "0", Execs: execs}
 	}
-	was := &Baseline{Entries: []*Entry{entry("z", "host", "/z"), entry("unit", "host", "/b", "/a"), entry("build", "old", "/old")}, Removed: []RemovedTests{{"unit", []string{"t"}}}}
+	was := &Baseline{Entries: []*Entry{entry("z", "host", "/z"), entry("unit", "host", "/b", "/a"), entry("build", "old", "/old")}, Removed: []RemovedTests{{Signal: "unit", Tests: []string{"t"}}}}
 	next := &Baseline{Entries: []*Entry{entry("unit", "host", "/c", "/a"), entry("build", "new", "/new")}}
 	got := MergeBaselines(was, next)
 	execs := map[string][]string{}

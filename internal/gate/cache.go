@@ -89,7 +89,7 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 			return nil, fmt.Errorf("%w: signal %s is %s", errNotCacheable, r.Name, r.Outcome)
 		}
 	}
-	seen := map[string]map[string]bool{"base": {}, "change": {}}
+	fromBase, fromChange := map[string]bool{}, map[string]bool{}
 	host := map[string]bool{}
 	for _, p := range g.phases {
 		switch {
@@ -104,21 +104,8 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 			}
 			in.Network = append(in.Network, *n)
 		}
-		for _, f := range p.Observed.TreeRead {
-			seen[p.On][f] = true
-		}
-		t, of := g.Change, seen[p.On]
-		if p.On == "base" {
-			t = g.Base
-		}
-		for _, f := range p.Observed.Handled {
-			if path.IsAbs(f) {
-				host[f] = true
-				continue
-			}
-			of[f] = true
-			t.below(f, func(x File) { of[x.Path] = true })
-		}
+		p.noteFiles(g.Base, fromBase, host, onBase, onOld)
+		p.noteFiles(g.Change, fromChange, host, onChange, onOld)
 		for _, l := range [][]string{p.Observed.Opened, p.Observed.Missed, p.Observed.Listed} {
 			for _, f := range l {
 				host[f] = true
@@ -126,10 +113,10 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 		}
 	}
 	var err error
-	if in.Base, err = g.Base.treeInputs(ctx, seen["base"]); err != nil {
+	if in.Base, err = g.Base.treeInputs(ctx, fromBase); err != nil {
 		return nil, err
 	}
-	if in.Change, err = g.Change.treeInputs(ctx, seen["change"]); err != nil {
+	if in.Change, err = g.Change.treeInputs(ctx, fromChange); err != nil {
 		return nil, err
 	}
 	if len(g.Catalog.warmSignals()) > 0 {
@@ -139,6 +126,26 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 	}
 	in.Host, err = g.hostInputs(host, homes)
 	return in, err
+}
+
+// noteFiles adds the files that a phase used to files, which are those of t, and to host,
+// if the phase ran on one of some trees. With the base's tests in the change, each file
+// counts on both sides.
+func (p *Phase) noteFiles(t *Tree, files, host map[string]bool, on ...string) {
+	if tree, _, _ := strings.Cut(p.On, "-alone-"); !slices.Contains(on, tree) {
+		return
+	}
+	for _, f := range p.Observed.TreeRead {
+		files[f] = true
+	}
+	for _, f := range p.Observed.Handled {
+		if path.IsAbs(f) {
+			host[f] = true
+			continue
+		}
+		files[f] = true
+		t.below(f, func(x File) { files[x.Path] = true })
+	}
 }
 
 // hostInputs returns the fingerprints of files of this machine and of the directories
@@ -217,7 +224,7 @@ func (g *Gate) keptDigest(ctx context.Context, s *Signal, p *Phase) (string, err
 		return "nothing", nil
 	}
 	t := g.Change
-	if p.On == "base" {
+	if p.On == onBase {
 		t = g.Base
 	}
 	t, err := g.withKept(ctx, t, s.Name, p.On)
@@ -236,11 +243,11 @@ func (g *Gate) Rerun(ctx context.Context, in *Inputs) (string, error) {
 	g.prepare()
 	for _, was := range in.Network {
 		s, key := g.Catalog.Signal(was.Signal), was.Signal+" "+was.On
-		if s == nil || was.On != "base" && was.On != "change" {
+		if s == nil || was.On != onBase && was.On != onChange {
 			return was.Signal + " is gone", nil
 		}
 		t := g.Change
-		if was.On == "base" {
+		if was.On == onBase {
 			t = g.Base
 		}
 		p := g.byKey[key]

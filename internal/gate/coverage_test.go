@@ -2,9 +2,6 @@ package gate
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"maps"
 	"os"
 	"regexp"
@@ -84,15 +81,4 @@ func TestDocsNameEveryKey(t *testing.T) {
 	if !maps.EqualFunc(shown, want, slices.Equal[[]string]) {
 		t.Errorf("docs/gates.md has\n%v\nand kinds have\n%v", shown, want)
 	}
-}
-
-// Nested functions take time in proportion to their number.
-func TestEmptiedNested(t *testing.T) {
-	const deep = 400
-	f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\nfunc f() {"+strings.Repeat("{ func() {", deep)+strings.Repeat("}() }", deep)+"}", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fn := f.Decls[0].(*ast.FuncDecl)
-	prune(fn.Type, fn.Body)
 }

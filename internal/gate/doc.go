@@ -7,7 +7,8 @@
 //     that is missing, unknown, late or broken does not pass; nor does the zero Outcome.
 //
 //   - Catalog, baseline, frozen files and the list of tests come from the approved base
-//     or from the user's own files, never from the change.
+//     or from the user's own files, never from the change. Tests that passed on the base
+//     must pass on the change as the base has them, whatever the change does to them.
 //
 //   - Facts come from exit codes and from the trace of the kernel inside the bottle. A
 //     program's output is a claim: if it contradicts them, the signal fails.

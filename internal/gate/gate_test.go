@@ -566,34 +566,6 @@ func TestTestsAreSeen(t *testing.T) {
 	}
 }
 
-// Tests that can no longer fail are reported; others are not.
-func TestEmptied(t *testing.T) {
-	base := map[string]string{
-		"a_test.go":    "package a\nfunc TestA(t *T) { check(t) }\nfunc TestB(t *T) { check(t) }\nfunc TestC(t *T) { check(t) }\nfunc TestD(t *T) {}\n",
-		"test_a.py":    "def test_a():\n    assert f()\n\ndef test_b():\n    assert f()\nclass C:\n    def test_c(self):\n        assert f()\n",
-		"x/a.test.js":  "it('a', () => { expect(f()).toBe(1) })\ntest(\"b\", async function () { expect(1) })\n",
-		"ordinary.txt": "x",
-	}
-	change := map[string]string{
-		"a_test.go":    "package a\nfunc TestA(t *T) {}\nfunc TestB(t *T) { t.Log(1); t.Skip(); check(t) }\nfunc TestC(t *T) { t.Log(1); other(t) }\nfunc TestD(t *T) {}\n",
-		"test_a.py":    "def test_a():\n    \"\"\"words\"\"\"\n    pass\n\ndef test_b():\n    assert g()\nclass C:\n    def test_c(self):\n        ...\n",
-		"x/a.test.js":  "it('a', () => { })\ntest(\"b\", async function () { expect(2) })\n",
-		"ordinary.txt": "",
-	}
-	got, err := findWeakenedTests(t.Context(), tree(t, base), tree(t, change), "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ids []string
-	for _, f := range got {
-		ids = append(ids, f.ID)
-	}
-	slices.Sort(ids)
-	if s := strings.Join(ids, " "); s != "a_test.go::TestA a_test.go::TestB test_a.py::C.test_c test_a.py::test_a x/a.test.js::a" {
-		t.Error(s)
-	}
-}
-
 // Advisories and licences apply to what lockfiles pin. A lockfile or version that can't
 // be read does not pass.
 func TestDependencies(t *testing.T) {

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -59,10 +60,11 @@ func register[F facts](k SignalKind, parse func(*Signal, document.Mapping) Judge
 		j := parse(s, m)
 		return func(ctx context.Context, c *Case) (facts, []Finding, error) {
 			f, found, err := j(ctx, c)
-			if err != nil {
+			var ask *questionError
+			if err != nil && !errors.As(err, &ask) {
 				return nil, found, err
 			}
-			return f, found, nil
+			return f, found, err
 		}
 	}
 	k.decode = func(b []byte) (facts, error) {

@@ -370,9 +370,12 @@ func isTestFile(p string) bool {
 	return false
 }
 
+// testNames are patterns of names that test runners look for.
+var testNames = []string{"*_test.go", "test_*.py", "*_test.py", "conftest.py", "*.test.*", "*.spec.*", "*Test.java", "*_test.rs"}
+
 // isTestName is isTestFile without regard to directories.
 func isTestName(p string) bool {
-	for _, pat := range []string{"*_test.go", "test_*.py", "*_test.py", "conftest.py", "*.test.*", "*.spec.*", "*Test.java", "*_test.rs"} {
+	for _, pat := range testNames {
 		if ok, _ := path.Match(pat, path.Base(p)); ok {
 			return true
 		}

@@ -16,12 +16,18 @@ import (
 )
 
 func init() {
-	register(SignalKind{Name: "tests", Summary: "no test fails, and each that passed on the base is there and passes", Runs: true, Keys: []string{"format", "results", "runner", "accept"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
+	register(SignalKind{Name: "tests", Summary: "no test fails, each that passed on the base is there and passes, and passes as the base has it", Runs: true, Keys: []string{"format", "results", "runner", "accept", "test_files", "weakened", "flaky"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
 		k := testsKind{
 			format: m.Need("format").OneOf("go", "junit", "pytest", "jest", "vitest"), results: m.Get("results").Text(),
-			runner: m.Get("runner").Strings(), accept: m.Get("accept").Strings(),
+			runner: m.Get("runner").Strings(), accept: m.Get("accept").Strings(), files: m.Get("test_files").Strings(),
+			asksWeakened: m.Get("weakened").OneOf("note", "ask") == "ask", flaky: m.Get("flaky").OneOf("ask", "fail", "pass"),
 		}
 		s.format = k.format
+		for _, pat := range k.files {
+			if _, err := path.Match(pat, "x"); err != nil || pat == "" {
+				m.Get("test_files").Bad("has an invalid pattern: "+pat, "")
+			}
+		}
 		if k.results == "" {
 			k.results = "stdout"
 		}
@@ -55,6 +61,9 @@ type testsKind struct {
 	format, results string
 	runner          []string // programs, one of which must have run
 	accept          []string // ids that may be missing, by the catalog
+	files           []string // patterns of test files; empty: the defaults
+	asksWeakened    bool     // fewer assertions are a question
+	flaky           string   // what a test is that fails only sometimes: ask, fail, pass
 }
 
 // LostTests returns the tests that are missing on the change, by signal.
@@ -69,13 +78,29 @@ func (v *Verdict) LostTests() map[string][]string {
 	return out
 }
 
+// ChangedTests returns the tests about which a verdict asks, since the change edits them,
+// by signal, each list with the digest of the change's test files.
+func (v *Verdict) ChangedTests() map[string]RemovedTests {
+	out := map[string]RemovedTests{}
+	for _, r := range v.Signals {
+		var f testFacts
+		if r.Kind != "tests" || json.Unmarshal(r.Facts, &f) != nil {
+			continue
+		}
+		if list := slices.Concat(f.Asked, f.MustChange, f.Weakened); len(list) > 0 {
+			slices.Sort(list)
+			out[r.Name] = RemovedTests{r.Name, slices.Compact(list), f.FilesDigest}
+		}
+	}
+	return out
+}
+
 type testFacts struct {
 	BasePassed int      `json:"base_passed"`
 	Passed     int      `json:"passed"`
 	Failed     []string `json:"failed,omitempty"`
 	Lost       []string `json:"lost,omitempty"`
 	Skipped    []string `json:"newly_skipped,omitempty"`
-	Weakened   []string `json:"emptied,omitempty"`
 	Added      int      `json:"added"`
 	Code       int      `json:"exit_code"`
 	// Unseen lists packages or files whose tests are reported as passed although nothing
@@ -85,11 +110,47 @@ type testFacts struct {
 	// base's tests loaded from this machine or from what was installed.
 	Shadowing []string `json:"stand_before,omitempty"`
 	Seen      int      `json:"runners_seen"`
+
+	// OldPassed counts the tests that passed on the base and pass on the change as the
+	// base has them; Accepted those that a person lets go or change.
+	OldPassed int `json:"base_tests_passed"`
+	Accepted  int `json:"accepted"`
+	// Gone lists tests that as the base has them fail on the change, though the change
+	// does not edit them. Asked lists those whose file it does edit. MustChange lists those
+	// that can't be built or loaded.
+	Gone       []string `json:"behaviour_gone,omitempty"`
+	Asked      []string `json:"behaviour_changed,omitempty"`
+	MustChange []string `json:"tests_must_change,omitempty"`
+	// Flaky lists tests that failed, and passed when they were run again alone; FlakyPassed
+	// lists those that the catalog lets pass.
+	Flaky       []string `json:"flaky,omitempty"`
+	FlakyPassed []string `json:"flaky_passed,omitempty"`
+	// Weakened lists tests, or files of them, with fewer assertions, if the catalog asks.
+	Weakened []string `json:"weakened,omitempty"`
+
+	// Files lists test files that differ, and FilesDigest is a SHA-256 over the change's
+	// version of them.
+	Files        []string `json:"test_files_changed,omitempty"`
+	FilesDigest  string   `json:"test_files_sha256,omitempty"`
+	TestFiles    int      `json:"test_files"`
+	TestsChanged int      `json:"tests_changed"`
+	Fewer        int      `json:"assertions_removed"`
+	More         int      `json:"assertions_added"`
 }
 
 func (f testFacts) Positive() bool {
-	return f.BasePassed+f.Added > 0 && f.Passed > 0 && f.Code == 0 && f.Seen > 0 &&
-		len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Weakened)+len(f.Unseen)+len(f.Shadowing) == 0
+	return f.BasePassed+f.Added > 0 && f.Passed > 0 && (f.Code == 0 || len(f.FlakyPassed) > 0) && f.Seen > 0 &&
+		f.OldPassed+f.Accepted >= f.BasePassed && !f.refused() && !f.asks()
+}
+
+// refused reports whether something is wrong that another change can mend.
+func (f testFacts) refused() bool {
+	return len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Unseen)+len(f.Shadowing)+len(f.Gone) > 0 || f.Seen == 0
+}
+
+// asks reports whether there is something that only a person can decide.
+func (f testFacts) asks() bool {
+	return len(f.Asked)+len(f.MustChange)+len(f.Flaky)+len(f.Weakened) > 0
 }
 
 // testRun is the result of running the tests on one tree.
@@ -111,8 +172,8 @@ func (k testsKind) evaluate(ctx context.Context, c *Case) (testFacts, []Finding,
 	case base.err != nil:
 		return testFacts{}, nil, fmt.Errorf("the tests of the base can't be compared with: %w", base.err)
 	}
-	x := testComparison{base: base.inv, now: now.inv, f: testFacts{Code: now.p.Code}}
-	stay := x.compare(k.accept, c.Baseline.removedTests(c.Name))
+	x := testComparison{c: c, k: k, base: base.inv, now: now.inv, f: testFacts{Code: now.p.Code}}
+	x.compare(c.Baseline.removedTests(c.Name))
 	x.f.Seen, x.f.Unseen = k.observedRunners(now.p, now.inv)
 	for _, u := range x.f.Unseen {
 		x.found = append(x.found, Finding{ID: u, Text: "its tests are said to have passed, and the kernel inside saw none of them run"})
@@ -125,16 +186,25 @@ func (k testsKind) evaluate(ctx context.Context, c *Case) (testFacts, []Finding,
 		x.f.Shadowing = append(x.f.Shadowing, mod)
 		x.found = append(x.found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + shadowed[mod] + ": " + shadowingAdvice(mod)})
 	}
-	weakened, err := findWeakenedTests(ctx, c.Base, c.Change, k.format, stay)
+	failed := now.inv.failed()
+	if (x.f.Code == 0) != (len(failed) == 0) {
+		for _, id := range failed {
+			x.report(&x.f.Failed, id, "the test fails")
+		}
+		return x.f, x.found, &questionError{fmt.Sprintf("the runner ended with %d, and reports %d failed tests", x.f.Code, len(failed))}
+	}
+	again, err := x.runAgain(ctx, c.Signal, c.Change, now.p, failed)
 	if err != nil {
 		return x.f, x.found, err
 	}
-	for _, e := range weakened {
-		x.f.Weakened = append(x.f.Weakened, e.ID)
-		x.found = append(x.found, e)
+	for _, id := range x.settle(failed, again, false) {
+		x.report(&x.f.Failed, id, "the test fails")
 	}
-	if (x.f.Code == 0) != (len(x.f.Failed) == 0) {
-		return x.f, x.found, &disagreementError{fmt.Sprintf("the runner ended with %d, and reports %d failed tests", x.f.Code, len(x.f.Failed))}
+	if err := x.holdToBase(ctx); err != nil {
+		return x.f, x.found, err
+	}
+	if x.f.asks() && !x.f.refused() {
+		return x.f, x.found, &questionError{x.f.question()}
 	}
 	return x.f, x.found, nil
 }
@@ -160,54 +230,59 @@ func (k testsKind) run(ctx context.Context, c *Case) (base, now testRun) {
 
 // testComparison compares the reports of base and change.
 type testComparison struct {
+	c         *Case
+	k         testsKind
 	base, now *inventory
+	wanted    []string // ids that passed on the base, and that nobody lets go
 	f         testFacts
 	found     []Finding
 }
 
 func (x *testComparison) report(list *[]string, id, what string) {
 	*list = append(*list, id)
-	x.found = append(x.found, Finding{ID: id, Text: what, Detail: headAndTail(strings.Trim(x.now.output[id], "\n"), maxDetail)})
+	x.found = append(x.found, Finding{ID: id, Text: what, Detail: x.now.detail(id)})
 }
 
-// compare fills in the tests that fail, were lost, or are skipped now. It returns the
-// tests that passed on both sides and must go on to check something. Tests in accept, of
-// the catalog, and in removed, of the baseline, may be lost.
-func (x *testComparison) compare(accept, removed []string) (stay []string) {
+func (x *testComparison) note(id, text string) {
+	x.found = append(x.found, Finding{ID: id, Noted: true, Text: text})
+}
+
+// compare fills in the tests that were lost, or are skipped now. Tests that the catalog
+// accepts, and removed, of the baseline, may be lost.
+func (x *testComparison) compare(removed []string) {
 	for _, id := range slices.Sorted(maps.Keys(x.base.tests)) {
 		if x.base.tests[id] != testPassed {
 			continue
 		}
 		x.f.BasePassed++
 		accepts := ""
-		if slices.Contains(accept, id) {
+		if slices.Contains(x.k.accept, id) {
 			accepts = "the catalog"
 		} else if slices.Contains(removed, id) {
 			accepts = "the baseline"
 		}
+		if accepts == "" {
+			x.wanted = append(x.wanted, id)
+		} else {
+			x.f.Accepted++
+		}
 		switch st := x.now.tests[id]; {
 		case st == "" && accepts != "":
-			x.found = append(x.found, Finding{ID: id, Noted: true, Text: "the test is gone, which " + accepts + " accepts"})
+			x.note(id, "the test is gone, which "+accepts+" accepts")
 		case st == "":
 			x.report(&x.f.Lost, id, "the test passed on the base, and is gone")
 		case st == testSkipped:
 			x.report(&x.f.Skipped, id, "the test passed on the base, and is skipped")
-		case st == testPassed && accepts == "":
-			stay = append(stay, id)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(x.now.tests)) {
-		switch x.now.tests[id] {
-		case testPassed:
+	for id, st := range x.now.tests {
+		if st == testPassed {
 			x.f.Passed++
 			if x.base.tests[id] == "" {
 				x.f.Added++
 			}
-		case testFailed:
-			x.report(&x.f.Failed, id, "the test fails")
 		}
 	}
-	return stay
 }
 
 // pyModule is a Python module, by its directory and the name that imports it.
@@ -349,7 +424,7 @@ func (k testsKind) read(p *Phase) (*inventory, error) {
 			return inv, nil
 		}
 	}
-	return nil, fmt.Errorf("%s on the %s gave no results in %s's form: %w", p.Signal, p.On, k.format, err)
+	return nil, fmt.Errorf("%s on the %s gave no results in %s's form: %w", p.Signal, sideName(p.On), k.format, err)
 }
 
 // wrote returns the content of a file that a phase wrote.

@@ -122,7 +122,7 @@ func (g *Gate) RecordBaseline(ctx context.Context) (*Baseline, error) {
 	}
 	b := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}
 	for _, p := range g.phases {
-		if p.On != "change" || b.entry(p.Signal) != nil {
+		if p.On != onChange || b.entry(p.Signal) != nil {
 			continue
 		}
 		if !p.Observed.whole() {

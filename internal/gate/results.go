@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -31,10 +32,11 @@ type inventory struct {
 	// files and packages tell where passed tests are from, as far as the format does.
 	files    map[string]bool
 	packages map[string]bool
+	fileOf   map[string]string // by id
 }
 
 func newInventory() *inventory {
-	return &inventory{map[string]state{}, map[string]string{}, map[string][]byte{}, map[string]bool{}, map[string]bool{}}
+	return &inventory{map[string]state{}, map[string]string{}, map[string][]byte{}, map[string]bool{}, map[string]bool{}, map[string]string{}}
 }
 
 // Bounds of a test report.
@@ -54,6 +56,22 @@ func (v *inventory) addOutput(id, s string) {
 		o = append(o[:maxMasked], o[len(o)-2*maxMasked:]...)
 	}
 	v.pending[id] = o
+}
+
+// failed returns the ids of failed tests, sorted.
+func (v *inventory) failed() (out []string) {
+	for id, st := range v.tests {
+		if st == testFailed {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// detail returns the output of a test for people.
+func (v *inventory) detail(id string) string {
+	return headAndTail(strings.Trim(v.output[id], "\n"), maxDetail)
 }
 
 // finish completes the output.
@@ -196,6 +214,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 				if f := attr("file"); f != "" {
 					f = strings.TrimPrefix(f, Workspace+"/")
 					v.files[f] = true
+					v.fileOf[id] = f
 				}
 				st = testPassed
 				if s := attr("status"); s == "skipped" || s == "disabled" || s == "notrun" {
@@ -271,6 +290,7 @@ func parseJest(b []byte) (*inventory, error) {
 			case "pending", "skipped", "todo", "disabled":
 				st = testSkipped
 			}
+			v.fileOf[id] = name
 			if st == testFailed {
 				v.addOutput(id, strings.Join(a.FailureMessages, "\n"))
 			}

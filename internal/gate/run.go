@@ -25,7 +25,7 @@ import (
 // Job describes one phase for a Runner.
 type Job struct {
 	Signal string
-	On     string // "base" or "change"
+	On     string // which tree: onBase, onChange or onOld
 	// Tree is a directory of the host with the tree, which appears at Workspace inside.
 	// Writes of the phase do not reach it.
 	Tree               string
@@ -38,6 +38,22 @@ type Job struct {
 	// upper layer, and the path of its home.
 	Warm map[string]string
 	Take func(home string, upper io.Reader) error
+}
+
+// The trees that phases run on.
+const (
+	onBase   = "base"
+	onChange = "change"
+	// onOld is the change with the base's tests in place of its own.
+	onOld = "old-tests"
+)
+
+// sideName returns the name of a tree for people.
+func sideName(on string) string {
+	if on == onOld {
+		return "change with the base's tests"
+	}
+	return on
 }
 
 // Ended is the result of a Job.
@@ -108,7 +124,9 @@ type Runner interface {
 
 // Phase is a job that ended.
 type Phase struct {
-	Signal  string   `json:"signal"`
+	Signal string `json:"signal"`
+	// On names the tree: base, change, or old-tests for the change with the base's tests.
+	// It ends in -alone-1 or -alone-2 if failed tests were run again.
 	On      string   `json:"on"`
 	Command []string `json:"command"`
 	// Of is the id of the verdict for which the phase ran; empty: this one.
@@ -366,12 +384,12 @@ func (g *Gate) evaluate(ctx context.Context, s *Signal) (r *Result) {
 	}()
 	facts, found, err := s.evaluate(ctx, c)
 	r.Findings = found
-	var split *disagreementError
+	var ask *questionError
 	switch {
-	case errors.As(err, &split):
+	case errors.As(err, &ask):
 		r.Outcome, r.Why = Escalated, err.Error()
 	case c.unfinished != nil:
-		r.Outcome, r.Why = Final, fmt.Sprintf("%s on the %s did not end by itself: %s", s.Name, c.unfinished.On, endReason(c.unfinished))
+		r.Outcome, r.Why = Final, fmt.Sprintf("%s on the %s did not end by itself: %s", s.Name, sideName(c.unfinished.On), endReason(c.unfinished))
 	case err != nil:
 		r.Why = err.Error()
 	case facts == nil:
@@ -405,39 +423,45 @@ func endReason(p *Phase) string {
 	return strings.TrimSpace(p.Reason + " " + p.Error)
 }
 
-// disagreementError means that two sources contradict each other, so a person must
-// decide.
-type disagreementError struct{ What string }
+// questionError means that a person must decide, for example because two sources
+// contradict each other.
+type questionError struct{ What string }
 
-func (e *disagreementError) Error() string { return e.What }
+func (e *questionError) Error() string { return e.What }
 
 // run runs the signal's command on a tree. It is an error if the command does not end by
 // itself, or if its trace is incomplete.
 func (c *Case) run(ctx context.Context, t *Tree) (*Phase, error) {
 	p, err := c.g.run(ctx, c.Signal, t)
-	if p != nil && !p.exited() {
-		c.unfinishedMu.Lock()
-		defer c.unfinishedMu.Unlock()
-		if c.unfinished == nil || p.On == "change" {
-			c.unfinished = p
-		}
-	}
+	c.noteUnfinished(p)
 	return p, err
+}
+
+// noteUnfinished keeps a phase that did not end by itself.
+func (c *Case) noteUnfinished(p *Phase) {
+	if p == nil || p.exited() {
+		return
+	}
+	c.unfinishedMu.Lock()
+	defer c.unfinishedMu.Unlock()
+	if c.unfinished == nil || p.On == onChange {
+		c.unfinished = p
+	}
 }
 
 // run runs a signal's command on a tree, on the base only once.
 func (g *Gate) run(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
-	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
+	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, onChange) {
 		return g.base(ctx, s)
 	}
-	return g.phase(ctx, s, t, "change")
+	return g.phase(ctx, s, t, onChange)
 }
 
 func (g *Gate) base(ctx context.Context, s *Signal) (*Phase, error) {
 	g.mu.Lock()
 	once := g.onBase[s.Name]
 	if once == nil {
-		once = sync.OnceValues(func() (*Phase, error) { return g.phase(ctx, s, g.Base, "base") })
+		once = sync.OnceValues(func() (*Phase, error) { return g.phase(ctx, s, g.Base, onBase) })
 		g.onBase[s.Name] = once
 	}
 	g.mu.Unlock()
@@ -462,8 +486,8 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree, on string) (*Phase
 		if p, err = g.start(ctx, s, t, on, w, nil); err != nil {
 			return nil, err
 		}
-		if w != nil && on == "change" && p.exited() && p.Observed.whole() {
-			if p, err = g.rerunIfStale(ctx, s, w, p); err != nil {
+		if w != nil && on != onBase && p.exited() && p.Observed.whole() {
+			if p, err = g.rerunIfStale(ctx, s, w, p, t); err != nil {
 				return nil, err
 			}
 		}
@@ -473,22 +497,22 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree, on string) (*Phase
 	g.byKey[s.Name+" "+on] = p
 	g.mu.Unlock()
 	if !p.exited() {
-		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, endReason(p))
+		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, sideName(on), endReason(p))
 	}
 	if !p.Observed.whole() {
-		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gapsText(p.Observed))
+		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, sideName(on), gapsText(p.Observed))
 	}
 	return p, nil
 }
 
-// rerunIfStale runs a phase again without caches if it may have taken from them what was
-// made of the base's files.
-func (g *Gate) rerunIfStale(ctx context.Context, s *Signal, w *Warm, p *Phase) (*Phase, error) {
-	base, err := g.withKeptOf(ctx, g.Base, "base", s.After)
+// rerunIfStale runs a phase on t again without caches if it may have taken from them what
+// was made of the base's files.
+func (g *Gate) rerunIfStale(ctx context.Context, s *Signal, w *Warm, p *Phase, t *Tree) (*Phase, error) {
+	base, err := g.withKeptOf(ctx, g.Base, onBase, s.After)
 	if err != nil {
 		return nil, err
 	}
-	change, err := g.withKeptOf(ctx, g.Change, "change", s.After)
+	change, err := g.withKeptOf(ctx, t, p.On, s.After)
 	if err != nil {
 		return nil, err
 	}
@@ -496,7 +520,7 @@ func (g *Gate) rerunIfStale(ctx context.Context, s *Signal, w *Warm, p *Phase) (
 	if why == nil || err != nil {
 		return p, err
 	}
-	if p, err = g.start(ctx, s, g.Change, "change", nil, nil); err != nil {
+	if p, err = g.start(ctx, s, t, p.On, nil, nil); err != nil {
 		return nil, err
 	}
 	p.Stale = why
@@ -505,7 +529,7 @@ func (g *Gate) rerunIfStale(ctx context.Context, s *Signal, w *Warm, p *Phase) (
 
 // start runs a signal's command on a tree, once there are resources for it.
 func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm, take func(string, io.Reader) error) (*Phase, error) {
-	dir, err := g.layOut(ctx, t, on, s.After, w != nil && on == "change")
+	dir, err := g.layOut(ctx, t, on, s.After, w != nil && on != onBase)
 	if err != nil {
 		return nil, err
 	}
@@ -514,7 +538,7 @@ func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm
 	}
 	defer g.resources.release(s.Limits.Memory, s.Limits.Pids)
 	g.mu.Lock()
-	g.report(Event{Signal: s.Name, Phase: on})
+	g.report(Event{Signal: s.Name, Phase: sideName(on)})
 	g.mu.Unlock()
 	e, err := g.Runner.Run(ctx, Job{
 		Signal: s.Name, On: on, Tree: dir, Command: s.Command, Env: s.Env, Network: s.Network,
@@ -522,7 +546,7 @@ func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm
 		Warm: w.mounts(s), Take: take,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("run %s on the %s: %w", s.Name, on, err)
+		return nil, fmt.Errorf("run %s on the %s: %w", s.Name, sideName(on), err)
 	}
 	return &Phase{Signal: s.Name, On: on, Command: s.Command, Ended: e}, nil
 }
@@ -550,7 +574,7 @@ func (c *Case) phases(signal string) []*Phase {
 	defer c.g.mu.Unlock()
 	var out []*Phase
 	for _, p := range c.g.phases {
-		if p.Signal == signal && p.On == "change" {
+		if p.Signal == signal && p.On == onChange {
 			out = append(out, p)
 		}
 	}
@@ -560,7 +584,7 @@ func (c *Case) phases(signal string) []*Phase {
 // withKeptOf returns a hashed tree with the files that earlier signals kept. Each
 // combination is made once.
 func (g *Gate) withKeptOf(ctx context.Context, t *Tree, on string, after []string) (*Tree, error) {
-	key := on + "+" + strings.Join(after, "+")
+	key := fmt.Sprintf("%s %p+%s", on, t, strings.Join(after, "+"))
 	g.mu.Lock()
 	f := g.trees[key]
 	if f == nil {
@@ -584,7 +608,7 @@ func (g *Gate) withKeptOf(ctx context.Context, t *Tree, on string, after []strin
 // for each combination. If the phase starts with a cache, files that differ from the base
 // get a time of their own.
 func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, cached bool) (string, error) {
-	key := fmt.Sprintf("%s+%s+%t", on, strings.Join(after, "+"), cached)
+	key := fmt.Sprintf("%s %p+%s+%t", on, t, strings.Join(after, "+"), cached)
 	g.mu.Lock()
 	f := g.dirs[key]
 	if f == nil {
@@ -596,7 +620,7 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, c
 			}
 			var base *Tree
 			if cached {
-				if base, err = g.withKeptOf(ctx, g.Base, "base", after); err != nil {
+				if base, err = g.withKeptOf(ctx, g.Base, onBase, after); err != nil {
 					return "", err
 				}
 			}
@@ -609,13 +633,17 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, c
 }
 
 // withKept adds the files that a signal left below the paths that it keeps. For the base
-// the signal runs on the base too, so that nothing of the change gets there.
+// the signal runs on the base too, so that nothing of the change gets there. The change
+// with the base's tests gets the files of the change.
 func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree, error) {
 	s := g.Catalog.Signal(signal)
-	if on == "base" {
+	switch on {
+	case onBase:
 		if _, err := g.base(ctx, s); err != nil {
 			return nil, err
 		}
+	case onOld:
+		on = onChange
 	}
 	g.mu.Lock()
 	p := g.byKey[signal+" "+on]

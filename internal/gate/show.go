@@ -20,6 +20,62 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 	v = v.Masked()
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	s := func(t string) string { return safetext.String(t, 400) }
+	v.head(p, s)
+	p("")
+	room := maxDetailLinesAll
+	for _, r := range v.Signals {
+		p("  %-11s %-20s %s", r.Outcome, s(r.Name), s(r.Kind))
+		if r.Why != "" {
+			p("              %s", s(r.Why))
+		}
+		var tests testFacts
+		if r.Kind == "tests" && json.Unmarshal(r.Facts, &tests) == nil && tests.summary() != "" {
+			p("              %s", tests.summary())
+		}
+		shown := 0
+		for _, f := range r.Findings {
+			if f.Noted && !all {
+				continue
+			}
+			if shown == 10 && !all {
+				p("              and more: carboy gate explain %s", v.ID)
+				break
+			}
+			shown++
+			at := ""
+			if f.File != "" {
+				at = safetext.Path([]byte(f.File))
+				if f.Line > 0 {
+					at = fmt.Sprintf("%s:%d", at, f.Line)
+				}
+				at += ": "
+			}
+			id := s(f.ID)
+			if f.File != "" && strings.HasPrefix(f.ID, f.File) {
+				id = s(strings.TrimPrefix(strings.TrimPrefix(f.ID, f.File), "::"))
+			}
+			if id != "" {
+				id += ": "
+			}
+			p("              %s%s%s", at, id, s(f.Text))
+			lines := detailLines(&f)
+			if !all {
+				most := min(maxDetailLines, room)
+				if r.Outcome == Escalated { // a person decides by these
+					most = min(len(lines), room)
+				}
+				lines = lines[max(0, len(lines)-most):]
+				room -= len(lines)
+			}
+			for _, line := range lines {
+				p("                | %s", line)
+			}
+		}
+	}
+}
+
+// head writes what all signals have in common, by p. s makes texts printable.
+func (v *Verdict) head(p func(string, ...any), s func(string) string) {
 	p("%s  verdict %s", strings.ToUpper(string(v.Outcome)), v.ID)
 	p("  change   %s%s", s(v.Change.Name), commit(v.Change))
 	p("  base     %s%s", s(v.Base.Name), commit(v.Base))
@@ -47,48 +103,8 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 		p("  cache    none %s: %s", map[bool]string{true: "this time", false: "for later gates"}[v.Warm == nil], s(v.WarmWhy))
 	}
 	for _, x := range v.Phases {
-		if x.Stale != nil {
+		if x.Stale != nil && !strings.Contains(x.On, "-alone-") {
 			p("  cache    not used by %s: %s", s(x.Signal), s(x.Stale.reason()))
-		}
-	}
-	p("")
-	room := maxDetailLinesAll
-	for _, r := range v.Signals {
-		p("  %-11s %-20s %s", r.Outcome, s(r.Name), s(r.Kind))
-		if r.Why != "" {
-			p("              %s", s(r.Why))
-		}
-		shown := 0
-		for _, f := range r.Findings {
-			if f.Noted && !all {
-				continue
-			}
-			if shown == 10 && !all {
-				p("              and more: carboy gate explain %s", v.ID)
-				break
-			}
-			shown++
-			at := ""
-			if f.File != "" {
-				at = safetext.Path([]byte(f.File))
-				if f.Line > 0 {
-					at = fmt.Sprintf("%s:%d", at, f.Line)
-				}
-				at += ": "
-			}
-			id := s(f.ID)
-			if f.File != "" && strings.HasPrefix(f.ID, f.File) {
-				id = s(strings.TrimPrefix(strings.TrimPrefix(f.ID, f.File), "::"))
-			}
-			p("              %s%s: %s", at, id, s(f.Text))
-			lines := detailLines(&f)
-			if !all {
-				lines = lines[max(0, len(lines)-min(maxDetailLines, room)):]
-				room -= len(lines)
-			}
-			for _, line := range lines {
-				p("                | %s", line)
-			}
 		}
 	}
 }

@@ -163,7 +163,7 @@ func (g *Gate) warmKey(ctx context.Context, list []*Signal) (string, error) {
 	}
 	for _, s := range list {
 		for _, a := range s.After {
-			if _, err := g.withKept(ctx, g.Base, a, "base"); err != nil {
+			if _, err := g.withKept(ctx, g.Base, a, onBase); err != nil {
 				return "", err
 			}
 			g.mu.Lock()
@@ -201,7 +201,7 @@ func (g *Gate) fill(ctx context.Context, key string, list []*Signal) (*Warm, err
 			took, terr = true, w.addUpperLayer(home, s.Warm, r)
 			return terr
 		}
-		p, err := g.start(ctx, s, g.Base, "base", w, take)
+		p, err := g.start(ctx, s, g.Base, onBase, w, take)
 		if err != nil {
 			return nil, err
 		}
@@ -549,7 +549,7 @@ func (w *Warm) Open(ctx context.Context, dir string) error {
 		}
 	}
 	for i, p := range w.Phases {
-		if !signalName().MatchString(p.Signal) || p.On != "base" || p.Phase.Ended == nil {
+		if !signalName().MatchString(p.Signal) || p.On != onBase || p.Phase.Ended == nil {
 			return fmt.Errorf("%s: phases[%d] is of no signal on the base: %w", dir, i, ErrWarmChanged)
 		}
 		if err := p.load(filepath.Join(dir, WarmPhases, p.Signal)); err != nil {

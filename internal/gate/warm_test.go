@@ -260,6 +260,23 @@ func TestT4WarmCache(t *testing.T) {
 	}
 }
 
+// With the base's tests, the change's phase starts with the base's cache, too, and makes
+// anew what is not the base's.
+func TestT4WarmBaseTests(t *testing.T) {
+	w := newWarmWorld(t)
+	w.catalog = strings.Replace(w.catalog, "format: junit,", "format: junit, test_files: [b.c],", 1)
+	w.change["a.c"], w.change["b.c"] = "1ne", "2wo"
+	v, _ := w.judge()
+	if v.Outcome != Passed || w.did("t base") != "" || w.did("t change") != "a.c b.c" || w.did("t old-tests") != "a.c" || len(v.Phases) != 5 {
+		t.Errorf("%s, compiled %v, %d phases", v.Outcome, w.compiled, len(v.Phases))
+	}
+	w.change["a.c"] = "broken"
+	w.base["a.c"] = "oneone"
+	if v, _ := w.judge(); v.Outcome == Passed {
+		t.Error("a broken file of the size of the base's passes")
+	}
+}
+
 // A cache for another base, catalog or shape is not used.
 func TestT4WarmKey(t *testing.T) {
 	for what, other := range map[string]func(*warmWorld){
@@ -546,7 +563,14 @@ func TestT4WarmStale(t *testing.T) {
 					t.Errorf("%s, %d: %s on the %s: %+v, want %q", what, i, p.Signal, p.On, p.Stale, x.stale)
 				}
 			}
-			if n := w.asked["t change"]; (n == 2) != (x.stale != "") {
+			want := 1
+			if x.stale != "" {
+				want++
+			}
+			if !x.passes && what != "a source is gone" { // no test fails
+				want += timesAgain
+			}
+			if n := w.asked["t change"]; n != want {
 				t.Errorf("%s, %d: the change's tests ran %d times", what, i, n)
 			}
 			var text strings.Builder

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// KindTestsGone asks to accept that a change renames or removes tests.
+// KindTestsGone asks to accept that a change renames, removes or edits tests.
 const KindTestsGone Kind = "tests-gone"
 
-// TestsGone adds missing tests to a gate's baseline, so that their absence is accepted.
+// TestsGone adds missing or edited tests to a gate's baseline, so that they are accepted.
 type TestsGone struct {
 	Gate       string `json:"gate"`
 	Repository string `json:"repository"`
@@ -22,6 +22,12 @@ type TestsGone struct {
 	To      string   `json:"to"`
 	Signer  string   `json:"signer"` // as in BaselineUpdate
 	Tests   []string `json:"tests"`  // their ids, untrusted
+	// Files is the SHA-256 of the edited test files, in hexadecimal digits; empty: the tests
+	// are gone.
+	Files string `json:"test_files,omitempty"`
+	// Shown says how the tests differ and what they printed. It is only shown, and
+	// untrusted.
+	Shown []string `json:"shown,omitempty"`
 }
 
 // TestsGoneEffect writes the baseline.
@@ -45,7 +51,10 @@ func (p TestsGone) Check() error {
 			return err
 		}
 	}
-	if err := bounds(field{"from", p.From, 64}); err != nil {
+	if err := bounds(field{"from", p.From, 64}, field{"test_files", p.Files, 64}); err != nil {
+		return err
+	}
+	if err := checkFailures(p.Shown); err != nil {
 		return err
 	}
 	return needed(field{"gate", p.Gate, 256}, field{"repository", p.Repository, 4096}, field{"signal", p.Signal, 256}, field{"verdict", p.Verdict, 64},
@@ -53,11 +62,18 @@ func (p TestsGone) Check() error {
 }
 
 // Bare implements Payload.
-func (p TestsGone) Bare() Payload { return p }
+func (p TestsGone) Bare() Payload {
+	p.Shown = nil
+	return p
+}
 
 // Title implements Payload.
 func (p TestsGone) Title() string {
-	s := fmt.Sprintf("%s in %s goes on without %s", p.Signal, p.Repository, p.Tests[0])
+	what := "goes on without"
+	if p.Files != "" {
+		what = "takes another"
+	}
+	s := fmt.Sprintf("%s in %s %s %s", p.Signal, p.Repository, what, p.Tests[0])
 	if n := len(p.Tests) - 1; n > 0 {
 		s += fmt.Sprintf(" and %d more", n)
 	}
@@ -65,16 +81,33 @@ func (p TestsGone) Title() string {
 }
 
 // Warn implements Payload.
-func (TestsGone) Warn() string { return "nothing will catch any more what these tests caught" }
+func (p TestsGone) Warn() string {
+	if p.Files != "" {
+		return "the change decides what these tests ask for, as shown"
+	}
+	return "nothing will catch any more what these tests caught"
+}
 
 // Describe implements Payload.
 func (p TestsGone) Describe(d *Detail) {
-	d.section("tests that may be gone")
-	d.change(strings.Join(p.Tests, "\n"), "")
+	if p.Files != "" {
+		d.section("tests that may be other ones")
+		d.quote(strings.Join(p.Tests, "\n"))
+	} else {
+		d.section("tests that may be gone")
+		d.change(strings.Join(p.Tests, "\n"), "")
+	}
 	d.section("gate")
 	d.field("gate", p.Gate)
 	d.field("signal", p.Signal)
 	d.field("repository", p.Repository)
 	d.field("verdict", p.Verdict)
+	d.field("test files", p.Files)
 	describeBaseline(d, p.File, p.From, p.To, p.Signer)
+	if len(p.Shown) > 0 {
+		d.section("how they differ, and what the base's printed")
+		for _, s := range p.Shown {
+			d.quote(s)
+		}
+	}
 }

@@ -42,6 +42,9 @@ type AcceptOptions struct {
 	// Unsigned writes the baseline without a signature. That needs an allowed_signers
 	// that names nobody for gates.
 	Unsigned bool
+	// Changed makes AcceptLostTests accept the tests that the change edits, instead of
+	// those that are lost.
+	Changed bool
 }
 
 // gateSigners reads who may sign baselines from the operator's file. It returns nil if that
@@ -388,13 +391,20 @@ func (c *Judge) SignBaseline(ctx context.Context, dir string, o AcceptOptions) (
 }
 
 // AcceptLostTests allows, in the baseline of a work tree, the removal of tests that a
-// verdict reports as lost, if a person approves that. An empty list means all of them.
+// verdict reports as lost, if a person approves that. An empty list means all of them. With
+// o.Changed it allows tests to ask for something else, as the judged change edits them.
 func (c *Judge) AcceptLostTests(ctx context.Context, dir, ref string, tests []string, o AcceptOptions) (string, error) {
 	v, _, err := c.Verdict(ctx, ref)
 	if err != nil {
 		return "", err
 	}
-	lost := v.LostTests()
+	lost, files := v.LostTests(), map[string]string{}
+	if o.Changed {
+		lost = map[string][]string{}
+		for name, x := range v.ChangedTests() {
+			lost[name], files[name] = x.Tests, x.Files
+		}
+	}
 	var signals []string
 	for name, list := range lost {
 		if len(tests) > 0 {
@@ -407,18 +417,27 @@ func (c *Judge) AcceptLostTests(ctx context.Context, dir, ref string, tests []st
 	}
 	slices.Sort(signals)
 	if len(signals) == 0 {
-		return "", fmt.Errorf("verdict %s misses no such test: %w", v.ID, ErrBaseline)
+		return "", fmt.Errorf("verdict %s misses no such test, or asks about none: %w", v.ID, ErrBaseline)
 	}
 	for _, s := range signals {
-		n, err := c.nextBaseline(ctx, dir, v, o, func(was *gate.Baseline) (*gate.Baseline, error) { return was.WithRemovedTests(s, lost[s]), nil })
+		n, err := c.nextBaseline(ctx, dir, v, o, func(was *gate.Baseline) (*gate.Baseline, error) {
+			if o.Changed {
+				return was.WithChangedTests(s, lost[s], files[s]), nil
+			}
+			return was.WithRemovedTests(s, lost[s]), nil
+		})
 		if err != nil {
 			return "", err
 		}
 		p := supervise.TestsGone{
 			Gate: fault.Fit(v.Catalog, 256), Repository: fault.Fit(n.dir, 4096), Signal: fault.Fit(s, 256), Verdict: n.digest, File: gate.BaselinePath,
-			From: n.was.Digest(), To: HexSum(n.text), Signer: n.who, Tests: lost[s],
+			From: n.was.Digest(), To: HexSum(n.text), Signer: n.who, Tests: lost[s], Files: files[s],
 		}
-		err = ask.ForApproval(ctx, c.Host, GateAsker, runOf(v), p, "carboy gate baseline accept --lost-tests", o.Options, func(ok supervise.Approval[supervise.TestsGone]) error {
+		tool := "carboy gate baseline accept --lost-tests"
+		if o.Changed {
+			p.Shown, tool = FailuresOf(v), "carboy gate baseline accept --changed-tests"
+		}
+		err = ask.ForApproval(ctx, c.Host, GateAsker, runOf(v), p, tool, o.Options, func(ok supervise.Approval[supervise.TestsGone]) error {
 			return n.write(ctx, ok.Outcome())
 		})
 		n.done()

@@ -20,13 +20,13 @@ import (
 // GateAsker is the name under which gates ask at the queue.
 const GateAsker = "gate"
 
-// FailuresOf returns the failures of a verdict for people, one line each, cut to fit a
-// proposal.
+// FailuresOf returns the failures of a verdict for people, cut to fit a proposal: one line
+// each, and for what a person must decide the output and the difference that belong to it.
 func FailuresOf(v *gate.Verdict) (out []string) {
 	const most, bytes = 100, 48 << 10
 	left := bytes
 	add := func(s string) {
-		s = fault.Fit(s, 2000)
+		s = fault.Fit(s, 4000)
 		if len(out) < most && left >= len(s) {
 			out, left = append(out, s), left-len(s)
 		}
@@ -42,7 +42,11 @@ func FailuresOf(v *gate.Verdict) (out []string) {
 				if f.Line > 0 {
 					at = fmt.Sprintf("%s:%d", at, f.Line)
 				}
-				add(strings.Join(strings.Fields(at+" "+f.ID), " ") + ": " + f.Text)
+				text := strings.Join(strings.Fields(at+" "+f.ID), " ") + ": " + f.Text
+				if r.Outcome == gate.Escalated && f.Detail != "" {
+					text += "\n" + f.Detail
+				}
+				add(text)
 			}
 		}
 	}
