@@ -97,7 +97,8 @@ func (a *app) gateInitCmd() *cobra.Command {
 		Long: `Find builds and tests here (Go, Node, Python, Rust, Make) and try them in bottles on the
 directory as it is. Those that pass are written to .carboy/gate.yaml, and what they did
 to .carboy/gate-baseline.json. Pinned dependencies are installed first, with a route to
-their registry. If something can't be used, carboy says what to do.
+their registry. If something can't be used, carboy says what to do. If no signal runs
+tests, the exit code is 1.
 
 Read both files, then commit them: the commit accepts them. If your allowed_signers
 names somebody for carboy-gate@carboy.dev, sign the baseline before you commit: carboy
@@ -116,15 +117,19 @@ gate baseline sign.`,
 				if err != nil {
 					return gateAdvice(err)
 				}
+				var untested error
+				if b.Untested {
+					untested = &advisedError{errors.New("no signal runs tests: a change that removes them and breaks the program would pass"), "make the tests pass here, remove " + gate.CatalogPath + " and " + gate.BaselinePath + ", and run carboy gate init again; or write a signal of kind tests by hand (carboy gate kinds)"}
+				}
 				if asJSON {
-					return a.printJSON(struct {
+					return errors.Join(untested, a.printJSON(struct {
 						Schema  string            `json:"schema"`
 						Files   []string          `json:"files"`
 						Found   []string          `json:"found"`
 						LeftOut map[string]string `json:"left_out"`
 						Notes   map[string]string `json:"notes"`
 						Verdict *gate.Verdict     `json:"verdict"`
-					}{"carboy.dev/gate-init/v1", b.Files, b.Found, b.LeftOut, b.Notes, b.Verdict})
+					}{"carboy.dev/gate-init/v1", b.Files, b.Found, b.LeftOut, b.Notes, b.Verdict}))
 				}
 				for _, name := range slices.Sorted(maps.Keys(b.LeftOut)) {
 					a.say(plainText, "%s is left out, since it does not pass here: %s", name, safetext.String(b.LeftOut[name], 300))
@@ -134,7 +139,7 @@ gate baseline sign.`,
 				}
 				a.say(greenText, "wrote %s for a project with %s", strings.Join(b.Files, " and "), strings.Join(b.Found, ", "))
 				a.say(plainText, "next: read both, then git add .carboy && git commit; from then on carboy gate run judges changes")
-				return nil
+				return untested
 			})
 		},
 	}

@@ -113,7 +113,7 @@ var table = []Row{
 	{"gate trace", num(OK), "no scenario failed, and what was traced is what was built, where that is known"},
 	{"gate trace", num(rejected), "a scenario failed or ran out of time, there is no trace, or another image was traced than was built"},
 	{"gate run, gate init, gate verify, work", num(OK), "every signal passed, or a person has overridden the verdict"},
-	{"gate run, gate init, work", num(Failed), "carboy could not judge: no catalog, no such revision, no bottle"},
+	{"gate run, gate init, work", num(Failed), "carboy could not judge: no catalog, no such revision, no bottle, no tests for `gate init`"},
 	{"gate, work", num(Usage), "wrong usage"},
 	{"gate, work", num(escalated), "a person must decide: tests were edited, exit code and report disagree, all attempts are spent, or nobody answered at the queue"},
 	{"gate, work", num(rejected), "a signal did not pass, or a person said no to an override or a baseline"},

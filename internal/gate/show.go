@@ -76,6 +76,9 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 
 // head writes what all signals have in common, by p. s makes texts printable.
 func (v *Verdict) head(p func(string, ...any), s func(string) string) {
+	if none := v.noTests(); none != "" {
+		p("%s", none)
+	}
 	p("%s  verdict %s", strings.ToUpper(string(v.Outcome)), v.ID)
 	p("  change   %s%s", s(v.Change.Name), commit(v.Change))
 	p("  base     %s%s", s(v.Base.Name), commit(v.Base))
@@ -109,6 +112,36 @@ func (v *Verdict) head(p func(string, ...any), s func(string) string) {
 	}
 }
 
+// noTests says that no test is known to have run; empty: some ran.
+func (v *Verdict) noTests() string {
+	var byCode []string
+	for _, r := range v.Signals {
+		var f testFacts
+		switch {
+		case r.Kind == "tests" && json.Unmarshal(r.Facts, &f) == nil && f.Passed+len(f.Failed) > 0:
+			return ""
+		case r.Kind != "tests" && kinds[r.Kind] != nil && kinds[r.Kind].Runs && testsByName(r.Name):
+			byCode = append(byCode, r.Name)
+		}
+	}
+	if len(byCode) > 0 {
+		return "no test was counted: that tests ran, only the exit code of " + firstOf(byCode, 5) + " says"
+	}
+	return "NO TESTS RAN"
+}
+
+// testsByName reports whether a signal seems to run tests, by its name.
+func testsByName(signal string) bool {
+	return strings.Contains(signal, "test") || signal == "check" || signal == "make-check"
+}
+
+// RunsTests reports whether some signal runs tests, as far as its kind and name say.
+func (c *Catalog) RunsTests() bool {
+	return slices.ContainsFunc(c.Signals, func(s *Signal) bool {
+		return s.Kind.Name == "tests" || s.Kind.Runs && testsByName(s.Name)
+	})
+}
+
 // Bounds of the output that is shown, in lines: of one finding, and of all.
 const (
 	maxDetailLines    = 8
@@ -133,9 +166,10 @@ func commit(s Side) string {
 
 var page = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("verdict").Funcs(template.FuncMap{
-		"s":     func(t string) string { return safetext.String(t, 1000) },
-		"lines": func(t string) string { return safetext.Lines(t, maxDetail) },
-		"d":     func(d time.Duration) string { return d.Round(time.Millisecond).String() },
+		"s":        func(t string) string { return safetext.String(t, 1000) },
+		"lines":    func(t string) string { return safetext.Lines(t, maxDetail) },
+		"d":        func(d time.Duration) string { return d.Round(time.Millisecond).String() },
+		"untested": (*Verdict).noTests,
 	}).Parse(`<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>carboy: verdict {{.ID}}</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
@@ -147,6 +181,7 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 .passed{color:#176d2c}.failed,.final,.unavailable{color:#a01414}.escalated{color:#8a5a00}pre{white-space:pre-wrap;background:#f5f5f5;padding:.5em;margin:.3em 0}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}pre{background:#222}.passed{color:#7fd18f}.failed,.final,.unavailable{color:#ff8f8f}.escalated{color:#f0c060}}
 </style></head><body>
+{{with untested .}}<p><b>{{s .}}</b></p>{{end}}
 <h1 class="{{.Outcome}}">{{.Outcome}}</h1>
 <table>
 <tr><th>Verdict</th><td>{{.ID}}, {{.At}}{{if .Cached}}, given again{{end}}</td></tr>

@@ -22,6 +22,8 @@ type GateBegun struct {
 	LeftOut map[string]string
 	// Notes lists files that no signal uses, and what to do about them.
 	Notes map[string]string
+	// Untested: no signal that was written runs tests.
+	Untested bool
 }
 
 // Proposal is a signal that a project could have.
@@ -68,7 +70,7 @@ func (c *Judge) GateInit(ctx context.Context, o GateOptions) (*GateBegun, error)
 		}
 		if v.Outcome == gate.Passed {
 			defer w.Close()
-			b.Verdict = v
+			b.Verdict, b.Untested = v, !cat.RunsTests()
 			base, err := w.G.RecordBaseline(ctx)
 			if err != nil {
 				return nil, err
