@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -60,7 +61,7 @@ func (x *testComparison) judgeOld(ctx context.Context, o *oldRun) error {
 		o.inv, words = newInventory(), o.err.Error()+"\n"
 	} else {
 		seen, unseen := x.k.observedRunners(o.p, o.inv)
-		if seen == 0 {
+		if seen == 0 && slices.Contains(slices.Collect(maps.Values(o.inv.tests)), testPassed) {
 			unseen = append(unseen, x.c.Name)
 		}
 		for _, u := range unseen {
@@ -149,7 +150,7 @@ func (x *testComparison) mustChange(o *oldRun, missing []string, words string) {
 		if i == 0 {
 			f.Text += fmt.Sprintf(", so %s did not run: %s", number(len(missing), "test", "tests"), firstOf(missing, 10))
 		}
-		if len(f.Detail) < 300 {
+		if f.Detail == "" || len(f.Detail) < 300 && x.k.format != "go" {
 			f.Detail = headAndTail(words+f.Detail+"\n"+firstErrors(o.p), maxDetail)
 		}
 		x.found = append(x.found, f)

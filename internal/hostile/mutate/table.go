@@ -188,6 +188,10 @@ var mutants = []mutant{
 
 	{"opinions-are-facts", "T2", "a fact may hold somebody's confidence", "internal/gate.TestNoOpinions", []change{
 		{"internal/gate", off, "opinion(n)", ""}}},
+	{"the-changes-tests-alone-count", "T2", "the base's tests do not run on a change that edits tests", "internal/gate.TestT2BaseTestsAsk", []change{
+		{"internal/gate", on, "len(e.paths) == 0", ""}}},
+	{"any-edit-was-accepted", "T2", "a changed test that was accepted may be changed again", "internal/gate.TestT2ChangedTestsAccepted", []change{
+		{"internal/gate", on, "g.Files == files", ""}}},
 	{"text-behind-a-verdict", "T2", "a verdict may have something behind it", "internal/gate.TestOneDocument", []change{
 		{"internal/gate", off, "len(bytes.TrimSpace(b[end:])) > 0", ""}}},
 
