@@ -799,7 +799,7 @@ func TestGateInit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Outcome != gate.Passed || strings.Join(b.Found, " ") != "python make" || judge.ResultOf(b.Verdict, "make-test").Outcome != gate.Passed {
+	if b.Untested || b.Outcome != gate.Passed || strings.Join(b.Found, " ") != "python make" || judge.ResultOf(b.Verdict, "make-test").Outcome != gate.Passed {
 		t.Errorf("%+v", b)
 	}
 	base := p.commit()
@@ -814,6 +814,11 @@ func TestGateInit(t *testing.T) {
 	}
 	if _, err := p.c.GateInit(t.Context(), judge.GateOptions{Dir: p.ws}); err == nil {
 		t.Error("an earlier catalog is overwritten")
+	}
+	// One whose tests do not pass is left without any, and that is said.
+	q := newProject(t, map[string]string{"Makefile": "test:\n\t@false\n"})
+	if b, err := q.c.GateInit(t.Context(), judge.GateOptions{Dir: q.ws}); err != nil || !b.Untested || b.LeftOut["make-test"] == "" {
+		t.Errorf("without tests: %+v %v", b, err)
 	}
 }
 

@@ -451,3 +451,32 @@ func TestBlockOf(t *testing.T) {
 		}
 	}
 }
+
+// A verdict in which no test ran begins with that. Where only an exit code tells, it says
+// so.
+func TestNoTestsRan(t *testing.T) {
+	const none, byCode = "NO TESTS RAN", "no test was counted"
+	for _, x := range []struct{ signals, want string }{
+		{"{name: policy, kind: policy}", none},
+		{"{name: typecheck, kind: build, command: [tsc]}", none},
+		{"{name: npm-test, kind: build, command: [npm, test]}", byCode},
+		{"{name: t, kind: tests, format: go, command: [go, test]}", none},
+		{"{name: t, kind: tests, format: junit, command: [cargo, test]}", ""},
+	} {
+		l := languages[3]
+		c := tree(t, l.files())
+		g := newGate(t, "version: 1\nsignals:\n  - "+x.signals+"\n", c, c, func(j Job) *Ended { return l.run(t, j.Tree) })
+		v := verdict(t, g)
+		var page strings.Builder
+		if err := v.HTML(&page); err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(said(v), "\n")
+		if x.want != "" && (!strings.HasPrefix(first, x.want) || !strings.Contains(page.String(), x.want)) || x.want == "" && !strings.HasPrefix(first, "PASSED") {
+			t.Errorf("%s: it begins with %q", x.signals, first)
+		}
+		if runs := g.Catalog.RunsTests(); runs == (strings.Contains(x.signals, "policy") || strings.Contains(x.signals, "typecheck")) {
+			t.Errorf("%s: it runs tests: %v", x.signals, runs)
+		}
+	}
+}

@@ -785,6 +785,7 @@ func TestHiddenChange(t *testing.T) {
 			"a way back":    Apply{Action: "apply", Module: "m", Commit: "c", Plans: []ApplyPlan{{Digest: "p", Host: "h", Back: trick}}},
 			"a plan's file": Apply{Action: "apply", Module: "m", Commit: "c", Files: []string{trick}, Plans: []ApplyPlan{{Digest: "p", Host: "h", Changes: []ApplyChange{{What: "x", Action: "create"}}}}},
 			"a test":        TestsGone{Gate: "g", Repository: "r", Signal: "s", Verdict: "v", File: "f", To: "t", Signer: "s", Tests: []string{trick}},
+			"an edit":       TestsGone{Gate: "g", Repository: "r", Signal: "s", Verdict: "v", File: "f", To: "t", Signer: "s", Files: "d", Tests: []string{"x"}, Shown: []string{trick}},
 			"a fourth try":  GateAttempts{Gate: "g", Repository: "r", Work: "w", Step: "s", Made: 3, More: 1, Failures: []string{trick}},
 			"a request":     func() Payload { x := allowHost(t, "a.example.com"); x.Past = []PastRequest{{trick, 1}}; return x }(),
 		} {
