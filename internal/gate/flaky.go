@@ -13,7 +13,7 @@ import (
 // maxAgain bounds the failed tests of a phase that run again: more are no accident.
 const maxAgain = 10
 
-// timesAgain is how often failed tests run again alone.
+// timesAgain counts the runs of failed tests alone.
 const timesAgain = 2
 
 // runAgain runs failed tests of a phase again, without the others, each time in a fresh

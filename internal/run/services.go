@@ -393,7 +393,7 @@ func (o *output) last() (out []string) {
 	return out[max(0, len(out)-maxTailLines):]
 }
 
-// lastWords is how long output that is written already is waited for.
+// lastWords bounds the wait for output that is written already.
 const lastWords = 200 * time.Millisecond
 
 // close stops reading.

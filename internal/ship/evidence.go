@@ -30,7 +30,7 @@ type evidence struct {
 	closed   bool     // said is of the command that failed
 }
 
-// section is what script.sh sends of one container.
+// section holds what script.sh sends of one container.
 type section struct {
 	previous bool
 	health   string // JSON of Docker
