@@ -185,7 +185,9 @@ func unseen(all []*result) []string {
 func skipped(all []*result, out io.Writer) int {
 	never := slices.DeleteFunc(unseen(all), func(s string) bool {
 		key, _, _ := strings.Cut(s, ": ")
-		return slices.ContainsFunc(all, func(r *result) bool { return strings.Contains(r.skipped[key], "-short") || strings.Contains(r.skipped[key], "SKIPPED: not given by what stands in here: ") })
+		return slices.ContainsFunc(all, func(r *result) bool {
+			return strings.Contains(r.skipped[key], "-short") || strings.Contains(r.skipped[key], "SKIPPED: not given by what stands in here: ")
+		})
 	})
 	for _, s := range never {
 		fmt.Fprintln(out, "skipped in every run:", s)
