@@ -138,10 +138,10 @@ install_parts() {
     as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
 }
 
-# install_programs installs the programs that TestPrograms tries, from Debian and, where
+# install_programs installs the programs that TestPrograms and TestServices try, from Debian and, where
 # install_parts reached it, npm.
 install_programs() {
-    local p want=(cargo clangd composer default-jdk-headless docker.io gradle libmaven-compiler-plugin-java libmaven-jar-plugin-java libmaven-resources-plugin-java librust-itoa-dev libsurefire-java maven openssh-client php-cli php-symfony-console python3-pylsp python3-venv ruby ruby-bundler ruby-rack sudo systemd tmux vim)
+    local p want=(cargo clangd composer default-jdk-headless docker.io gradle libmaven-compiler-plugin-java libmaven-jar-plugin-java libmaven-resources-plugin-java librust-itoa-dev libsurefire-java maven openssh-client php-cli php-symfony-console postgresql python3-pylsp python3-venv redis-server ruby ruby-bundler ruby-rack sudo systemd tmux vim)
     for p in chromium firefox-esr; do # Ubuntu has neither in a package
         if apt-cache show "$p" >/dev/null 2>&1; then want+=("$p"); fi
     done
