@@ -31,7 +31,7 @@ type baseProject struct {
 
 var baseProjects = []baseProject{
 	{
-		"node", "node", "apt-get install nodejs", "{name: tests, kind: tests, format: junit, runner: [node], command: [node, --test, --test-reporter=junit]}",
+		"node", "node", "apt-get install nodejs", "{name: tests, kind: tests, format: junit, runner: [node], command: [node, --test, --test-reporter=junit, --test-reporter-destination=stdout, --test-reporter=spec, --test-reporter-destination=stderr]}",
 		map[string]string{
 			"package.json":      `{"name":"m","version":"1.0.0"}`,
 			"m.js":              "exports.add = (a, b) => a + b;\n",

@@ -46,7 +46,7 @@ func (e *testEdits) assertions() assertionChanges {
 		}
 		lost -= n
 		if after != "" {
-			fewer = append(fewer, Finding{ID: p, File: p, Text: fmt.Sprintf("it has %d assertions, and had %d", countAssertions(after), countAssertions(before)), Detail: headAndTail(changedLines(before, after), maxDetail)})
+			fewer = append(fewer, Finding{ID: p, File: p, Text: fmt.Sprintf("it has %s, and had %d", number(countAssertions(after), "assertion", "assertions"), countAssertions(before)), Detail: headAndTail(changedLines(before, after), maxDetail)})
 		}
 	}
 	if lost > won { // else they may have moved from file to file
@@ -63,7 +63,7 @@ func (e *testEdits) assertions() assertionChanges {
 		a.added += max(0, after.assertions-before.assertions)
 		if there && after.assertions < before.assertions {
 			a.fewer = append(a.fewer, Finding{
-				ID: after.file + "::" + path.Base(name), File: after.file, Text: fmt.Sprintf("the test has %d assertions, and had %d", after.assertions, before.assertions),
+				ID: after.file + "::" + path.Base(name), File: after.file, Text: fmt.Sprintf("the test has %s, and had %d", number(after.assertions, "assertion", "assertions"), before.assertions),
 				Detail: headAndTail(changedLines(before.text, after.text), maxDetail),
 			})
 		}

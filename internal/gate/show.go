@@ -60,11 +60,12 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 			p("              %s%s%s", at, id, s(f.Text))
 			lines := detailLines(&f)
 			if !all {
-				most := min(maxDetailLines, room)
-				if r.Outcome == Escalated { // a person decides by these
-					most = min(len(lines), room)
+				if most := min(maxDetailLines, room); r.Outcome == Escalated {
+					// A person decides by these. They begin with what was edited.
+					lines = lines[:min(len(lines), 2*maxDetailLines, room)]
+				} else {
+					lines = lines[max(0, len(lines)-most):]
 				}
-				lines = lines[max(0, len(lines)-most):]
 				room -= len(lines)
 			}
 			for _, line := range lines {

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -189,21 +190,26 @@ func (e *testEdits) goPlace(id string, base *Tree, inv *inventory) testPlace {
 	return testPlace{"", names[0], false}
 }
 
-// diff returns what changed about a test: of its part of the file, or else of the file, or
-// of all files.
+// diff returns what changed about a test: of its part of the file, or else of the file. If
+// nobody knows the file, each that differs may be it.
 func (e *testEdits) diff(t testPlace) string {
+	paths := []string{t.file}
 	if t.file == "" {
-		var b strings.Builder
-		for _, p := range e.paths {
-			b.WriteString(p + ":\n" + changedLines(e.before[p], e.after[p]))
+		paths = e.paths
+	}
+	var part, whole strings.Builder
+	for _, p := range paths {
+		head := ""
+		if t.file == "" {
+			head = p + ":\n"
 		}
-		return b.String()
+		before, after := e.before[p], e.after[p]
+		if b, a := blockOf(before, t.name), blockOf(after, t.name); b != "" && a != "" && b != a {
+			part.WriteString(head + changedLines(b, a))
+		}
+		whole.WriteString(head + changedLines(before, after))
 	}
-	before, after := e.before[t.file], e.after[t.file]
-	if b, a := blockOf(before, t.name), blockOf(after, t.name); b != "" && a != "" && b != a {
-		before, after = b, a
-	}
-	return changedLines(before, after)
+	return cmp.Or(part.String(), whole.String())
 }
 
 // blockOf returns the lines of text from the first that has a name up to the next line

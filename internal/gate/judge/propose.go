@@ -171,7 +171,7 @@ func (f *finder) node() {
 		for _, w := range strings.Fields(test)[2:] {
 			more += ", '" + w + "'"
 		}
-		f.add("node-test", "tests", "    format: junit\n    runner: [node]\n    command: [node, --test, --test-reporter=junit"+more+"]\n"+rest)
+		f.add("node-test", "tests", "    format: junit\n    runner: [node]\n    command: [node, --test, --test-reporter=junit, --test-reporter-destination=stdout, --test-reporter=spec, --test-reporter-destination=stderr"+more+"]\n"+rest)
 	case strings.Contains(test, "vitest"):
 		f.add("vitest", "tests", "    format: vitest\n    command: [npx, --no-install, vitest, run, --reporter=json, --outputFile=.gate-vitest.json]\n    results: .gate-vitest.json\n"+rest)
 	case strings.Contains(test, "jest"):

@@ -34,7 +34,7 @@ func TestGateInitFinds(t *testing.T) {
 		{"go, vendored", files{"go.mod": required, "vendor/modules.txt": "#"}, "go-build go-test", "-mod=vendor", "network", ""},
 		{"go, of the tree's own", files{"go.mod": required + "replace example.org/a => ./a\n"}, "go-build go-test", "", "network", ""},
 		{"go, a workspace alone", files{"go.work": "go 1.24\n", "Makefile": "test:\n"}, "make-test", "", "", "go.work"},
-		{"node", files{"package.json": `{"scripts":{"test":"node --test"}}`}, "node-test", "[node, --test, --test-reporter=junit]", "network", ""},
+		{"node", files{"package.json": `{"scripts":{"test":"node --test"}}`}, "node-test", "--test-reporter-destination=stderr]", "network", ""},
 		{"node, npm", files{"package.json": needs, "package-lock.json": "{}"}, "npm-ci node-test", "--ignore-scripts", "", ""},
 		{"node, a shrinkwrap", files{"package.json": needs, "npm-shrinkwrap.json": "{}"}, "npm-ci node-test", "'test/'", "", ""},
 		{"node, pnpm", files{"package.json": needs, "pnpm-lock.yaml": "x"}, "node-test", "", "network", "pnpm-lock.yaml"},
