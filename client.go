@@ -254,8 +254,8 @@ func (c *Client) CheckVerdict(ctx context.Context, v *gate.Verdict, dir string) 
 	return c.judge.CheckVerdict(ctx, v, dir)
 }
 
-// VerdictEvidence reads one piece of a verdict's evidence. phase is SIGNAL-base or
-// SIGNAL-change; name is stdout, stderr, observed.json, receipt.json or trace.
+// VerdictEvidence reads one piece of a verdict's evidence. phase is SIGNAL-base,
+// SIGNAL-change or SIGNAL-old-tests; name is stdout, stderr, observed.json, receipt.json or trace.
 func (c *Client) VerdictEvidence(ctx context.Context, ref, phase, name string) ([]byte, error) {
 	return c.judge.VerdictEvidence(ctx, ref, phase, name)
 }

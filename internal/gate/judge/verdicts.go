@@ -65,9 +65,10 @@ func (c *Judge) CheckVerdict(ctx context.Context, v *gate.Verdict, dir string) e
 	return fmt.Errorf("verdict %s: %w: %s", v.ID, ErrLedger, strings.Join(found, "; "))
 }
 
-// VerdictEvidence returns one file of a verdict's evidence. phase is SIGNAL-base or
-// SIGNAL-change; name is stdout, stderr, observed.json, receipt.json or trace. The bytes
-// are untrusted: show them through package safetext.
+// VerdictEvidence returns one file of a verdict's evidence. phase is a signal and the tree
+// of gate.Phase.On, such as tests-base or tests-old-tests; name is stdout, stderr,
+// observed.json, receipt.json or trace. The bytes are untrusted: show them through package
+// safetext.
 func (c *Judge) VerdictEvidence(ctx context.Context, ref, phase, name string) ([]byte, error) {
 	release, err := c.KeepVerdicts(ctx)
 	if err != nil {
