@@ -114,7 +114,11 @@ func confine(o *stageOrder) error {
 		}
 		return nil
 	}
-	if err := errors.Join(set(unix.RLIMIT_FSIZE, o.Limits.FileSize), set(unix.RLIMIT_NOFILE, o.Limits.OpenFiles)); err != nil {
+	pids := o.Limits.Pids
+	if o.Cgroup != "" {
+		pids = 0 // the cgroup has that limit, and counts what it refuses
+	}
+	if err := errors.Join(set(unix.RLIMIT_FSIZE, o.Limits.FileSize), set(unix.RLIMIT_NOFILE, o.Limits.OpenFiles), set(unix.RLIMIT_NPROC, pids)); err != nil {
 		return err
 	}
 	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {

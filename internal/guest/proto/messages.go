@@ -159,7 +159,7 @@ type Net struct {
 // Limits bound what runs inside; zero means no limit.
 type Limits struct {
 	Memory    int64 `json:"memory,omitempty"`
-	Pids      int64 `json:"pids,omitempty"`
+	Pids      int64 `json:"pids,omitempty"` // without a cgroup, of the user's (RLIMIT_NPROC)
 	CPUs      int   `json:"cpus,omitempty"`
 	FileSize  int64 `json:"file_size,omitempty"`  // RLIMIT_FSIZE
 	OpenFiles int64 `json:"open_files,omitempty"` // RLIMIT_NOFILE
