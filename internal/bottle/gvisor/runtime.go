@@ -35,13 +35,16 @@ func runtimeFlags(whole bool) []string {
 		"--platform=systrap", "--network=sandbox",
 		// docker diff, cp and commit look at the files of the host.
 		"--overlay2=none",
+		// A network of its own for each gofer: a shared one would stay mounted on the host.
+		"--gofer-network-namespace=new",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 	}
-	if !whole {
-		// Control groups belong to root. A rootless engine's limits do not hold.
-		out = append(out, "--ignore-cgroups")
+	if whole {
+		// The kernel runs as nobody and opens no file of the host: the gofer does.
+		return append(out, "--directfs=false")
 	}
-	return out
+	// Control groups belong to root. A rootless engine's limits do not hold.
+	return append(out, "--ignore-cgroups")
 }
 
 // wholeUserNamespace reports whether this process is in the host's user namespace.

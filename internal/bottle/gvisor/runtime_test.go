@@ -32,10 +32,12 @@ func TestOfBottle(t *testing.T) {
 	}
 }
 
-// TestRuntimeFlags: the settings of containers are gVisor's, and only rootless engines go
-// without control groups.
+// TestRuntimeFlags: the settings of containers are gVisor's. Only rootless engines go without
+// control groups, and only they have a kernel that opens files of the host itself.
 func TestRuntimeFlags(t *testing.T) {
-	if slices.Contains(runtimeFlags(true), "--ignore-cgroups") || !slices.Contains(runtimeFlags(false), "--ignore-cgroups") {
-		t.Errorf("%q, %q", runtimeFlags(true), runtimeFlags(false))
+	for flag, whole := range map[string]bool{"--ignore-cgroups": false, "--directfs=false": true} {
+		if slices.Contains(runtimeFlags(true), flag) != whole || slices.Contains(runtimeFlags(false), flag) == whole {
+			t.Errorf("%s: %q, %q", flag, runtimeFlags(true), runtimeFlags(false))
+		}
 	}
 }
