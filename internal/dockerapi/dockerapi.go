@@ -116,13 +116,33 @@ func (c *Client) Ping(ctx context.Context) (version string, err error) {
 // Do makes a request, with a body of that content type unless it is nil. The caller closes
 // the answer's body. An answer that is no success is an *Error.
 func (c *Client) Do(ctx context.Context, method, path, kind string, body io.Reader) (*http.Response, error) {
+	header := http.Header{}
+	if kind != "" {
+		header.Set("Content-Type", kind)
+	}
+	return c.send(ctx, method, path, header, body)
+}
+
+// Upgrade makes a POST request after which the connection carries both sides' bytes, and
+// returns the connection.
+func (c *Client) Upgrade(ctx context.Context, path string) (io.ReadWriteCloser, error) {
+	resp, err := c.send(ctx, http.MethodPost, path, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"tcp"}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+		return conn, nil
+	}
+	resp.Body.Close()
+	return nil, fmt.Errorf("the engine does not give the connection away (%d)", resp.StatusCode)
+}
+
+func (c *Client) send(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, body)
 	if err != nil {
 		return nil, err
 	}
-	if kind != "" {
-		req.Header.Set("Content-Type", kind)
-	}
+	req.Header = header
 	resp, err := c.http.Do(req)
 	if err != nil {
 		var u *url.Error
@@ -131,7 +151,8 @@ func (c *Client) Do(ctx context.Context, method, path, kind string, body io.Read
 		}
 		return nil, err
 	}
-	if resp.StatusCode/100 == 2 || resp.StatusCode == http.StatusNotModified {
+	switch {
+	case resp.StatusCode/100 == 2, resp.StatusCode == http.StatusNotModified, resp.StatusCode == http.StatusSwitchingProtocols:
 		return resp, nil
 	}
 	defer resp.Body.Close()

@@ -30,10 +30,12 @@ const patience = 5 * time.Minute
 // tools below /usr, which the suite shows read-only inside.
 func Run(t *testing.T, backend func() bottle.Backend) { RunWithout(t, backend, nil) }
 
-// RunWithout is Run for a place that stands in for a backend's own and lacks something.
-// without holds the names of the tests that can't run there, and why.
+// RunWithout is Run for a place that stands in for a backend's own, or one of several that a
+// backend has, and lacks something. without holds the names of the tests that can't run
+// there, and why; or of parts of tests: "pipes", that named pipes are kept, and "holes", that
+// copies of files keep them.
 func RunWithout(t *testing.T, backend func() bottle.Backend, without map[string]string) {
-	s := &suite{backend: backend, guest: guestBinary(t)}
+	s := &suite{backend: backend, guest: guestBinary(t), without: without}
 	for _, c := range []struct {
 		name string
 		test func(*suite, *testing.T)
@@ -127,6 +129,7 @@ func (s *suite) lacking(t *testing.T, what bottle.Capability, holds func(t *test
 type suite struct {
 	backend func() bottle.Backend
 	guest   string // a copy of the test binary that every user may read
+	without map[string]string
 }
 
 // guestPath is the path of the test binary inside.

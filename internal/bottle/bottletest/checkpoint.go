@@ -92,7 +92,7 @@ func (s *suite) checkpoints(t *testing.T) {
 	if len(want) < 8 {
 		t.Errorf("the bottle holds %d files: this shows nothing", len(want))
 	}
-	if size > 4*mib {
+	if size > 4*mib && s.without["holes"] == "" {
 		t.Errorf("the last copy has %d bytes, and four changed", size)
 	}
 }

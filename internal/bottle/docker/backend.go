@@ -4,7 +4,9 @@
 // read-only root of the Engine's, and the guest program (package agent) as its first
 // process. carboy itself puts wire and files into it, from outside, before anything else
 // runs there (see join.go), so raw packets, names and neighbours have no way but the wire.
-// Its system calls are served by the kernel of the host: the class is "container".
+// Its system calls are served by the kernel of the host: the class is "container". Where the
+// Engine has a runtime with a kernel of its own, bottles are made under that, as kernel.go
+// describes: the class is "user-kernel".
 //
 // It needs root: the thread that joins the container's namespaces does. Start reading at
 // Backend.Create.
@@ -13,9 +15,9 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,7 +28,6 @@ import (
 	"github.com/carboy/carboy/internal/dockerapi"
 	"github.com/carboy/carboy/internal/guest/program"
 	"github.com/carboy/carboy/internal/guest/proto"
-	"github.com/carboy/carboy/internal/safetext"
 )
 
 const name = "docker"
@@ -55,16 +56,28 @@ func (Backend) Build() string {
 	return "guest-" + d[:16]
 }
 
-// Isolation implements bottle.Backend.
-func (Backend) Isolation() bottle.Isolation { return bottle.IsolationContainer }
+// isolationIn bounds the question to the Engine about its runtimes.
+const isolationIn = 10 * time.Second
+
+// Isolation implements bottle.Backend. It asks the Engine each time: a runtime can come and
+// go while carboy runs.
+func (Backend) Isolation() bottle.Isolation {
+	ctx, cancel := context.WithTimeout(context.Background(), isolationIn)
+	defer cancel()
+	e, err := usable(ctx)
+	if err != nil {
+		return ""
+	}
+	return e.isolation()
+}
 
 // Capabilities implements bottle.Backend.
 func (Backend) Capabilities() bottle.Capabilities {
 	return bottle.Capabilities{
 		Facts: bottle.FactsNone, ReadWrite: true, LiveMounts: true,
 		Why: map[bottle.Capability]string{
-			bottle.CapFacts:      "the kernel of the host serves the system calls, and tells carboy nothing of them",
-			bottle.CapChannels:   "the kernel of the host has the connections, and knows packets only",
+			bottle.CapFacts:      "the kernel that serves the system calls is the host's, or that of the Engine's runtime, and tells carboy nothing of them",
+			bottle.CapChannels:   "that kernel has the connections, too, and a network card takes packets alone",
 			bottle.CapLiveFreeze: "Docker keeps files and no processes",
 			bottle.CapDiskLimit:  "a directory on disk has no limit of its own: carboy looks at its size and ends the run",
 		},
@@ -121,7 +134,7 @@ func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 	if err != nil {
 		return nil, err
 	}
-	t, err := openTrees(spec)
+	t, err := openTrees(spec, e.kernel.name != "")
 	if err != nil {
 		return nil, err
 	}
@@ -152,9 +165,16 @@ func refuseSpec(spec *bottle.Spec) error {
 
 // box is a live bottle.
 type box struct {
-	engine  *engine
-	id      string // of the container
-	pid     *process
+	engine *engine
+	id     string // of the container
+	pid    *process
+	// Under a runtime with a kernel of its own, pid is that kernel, gofer opens its files,
+	// and network is the first process of the container that has the network. held keeps
+	// that one alive.
+	gofer, network *process
+	networkID      string
+	held           *os.File
+
 	client  *guest.Client
 	pump    *pump
 	layers  []layer
@@ -172,8 +192,8 @@ type box struct {
 	closed bool
 }
 
-// begin makes the container, makes it a bottle, and verifies it. If it returns an error, a part
-// of the container may exist, which the caller destroys.
+// begin makes the containers, makes them a bottle, and verifies it. If it returns an error, a
+// part of them may exist, which the caller destroys.
 func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 	if err := x.engine.sweep(ctx); err != nil {
 		return err
@@ -182,56 +202,60 @@ func (x *box) begin(ctx context.Context, spec *bottle.Spec, t *trees) error {
 	if err != nil {
 		return err
 	}
-	if err := x.create(ctx, configOf(spec, image)); err != nil {
-		return err
+	if x.engine.kernel.name != "" {
+		err = x.beginKernel(ctx, spec, t, image)
+	} else {
+		err = x.beginShared(ctx, spec, t, image)
 	}
-	if err := x.start(ctx, spec); err != nil {
-		return err
-	}
-	j, err := join(ctx, x.pid, spec, t)
 	if err != nil {
-		return err
-	}
-	x.layers = j.layers
-	if j.tun != nil {
-		if x.pump, err = startPump(j.tun, spec.Wire); err != nil {
-			j.stream.Close()
-			return err
-		}
-	}
-	greeting, cancel := context.WithTimeout(ctx, beginPatience)
-	defer cancel()
-	if x.client, err = guest.Connect(greeting, j.stream); err != nil {
-		return err
-	}
-	l := spec.Limits
-	if err := x.client.Setup(ctx, &proto.Setup{Filter: true, Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
-		return err
-	}
-	if x.meter, err = openMeter(x.pid, x.scratch); err != nil {
 		return err
 	}
 	x.posture, err = x.verify(spec)
 	return err
 }
 
-// start starts the container, and finds its first process.
-func (x *box) start(ctx context.Context, spec *bottle.Spec) error {
-	if err := x.engine.call(ctx, "POST", container(x.id, "/start"), nil, nil, nil); err != nil {
-		return fmt.Errorf("start the container: %w", err)
-	}
-	var c inspected
-	err := x.engine.call(ctx, "GET", container(x.id, "/json"), nil, nil, &c)
-	switch {
-	case dockerapi.Gone(err) || err == nil && !c.State.Running:
-		return fmt.Errorf("docker: the container ended at once %s; the Engine's log may say why: journalctl -u docker", safetext.String(c.State.Error, 300))
-	case err != nil:
+// beginShared makes the bottle of one container, with the kernel of the host.
+func (x *box) beginShared(ctx context.Context, spec *bottle.Spec, t *trees, image string) (err error) {
+	config := configOf(spec, image)
+	if x.id, err = x.engine.create(ctx, config); err != nil {
 		return err
 	}
-	if err := c.check(spec); err != nil {
+	if x.pid, err = x.engine.start(ctx, x.id, config); err != nil {
 		return err
 	}
-	x.pid, err = openProcess(c.State.Pid, c.ID)
+	j, err := join(func(j *joined) error { return j.enter(ctx, x.pid, spec, t) })
+	if err != nil {
+		return err
+	}
+	x.layers = j.layers
+	if err := x.startPump(j.tun, spec); err != nil {
+		j.stream.Close()
+		return err
+	}
+	if err := x.greet(ctx, j.stream); err != nil {
+		return err
+	}
+	l := spec.Limits
+	if err := x.client.Setup(ctx, &proto.Setup{Filter: true, Limits: proto.Limits{FileSize: l.FileSize, OpenFiles: l.OpenFiles}}); err != nil {
+		return err
+	}
+	x.meter, err = openMeter(x.pid, x.scratch)
+	return err
+}
+
+// startPump takes tun, which is nil without a wire.
+func (x *box) startPump(tun *os.File, spec *bottle.Spec) (err error) {
+	if tun != nil {
+		x.pump, err = startPump(tun, spec.Wire)
+	}
+	return err
+}
+
+// greet takes the stream to the guest program.
+func (x *box) greet(ctx context.Context, stream io.ReadWriteCloser) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, beginPatience)
+	defer cancel()
+	x.client, err = guest.Connect(ctx, stream)
 	return err
 }
 
@@ -245,19 +269,23 @@ func (x *box) watch() {
 	close(x.done)
 }
 
-// destroy ends the container and returns when no process of it is left. What is already
+// destroy ends the containers and returns when no process of them is left. What is already
 // gone is no error.
 func (x *box) destroy() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
 	var errs []error
-	if x.pid != nil {
+	processes := slices.DeleteFunc([]*process{x.pid, x.gofer, x.network}, func(p *process) bool { return p == nil })
+	for _, p := range processes {
 		// It ends even if the Engine does not answer; unless it is paused, at once.
-		_ = unix.PidfdSendSignal(int(x.pid.fd.Fd()), unix.SIGKILL, nil, 0)
+		_ = unix.PidfdSendSignal(int(p.fd.Fd()), unix.SIGKILL, nil, 0)
 	}
-	if x.id != "" {
-		err := x.engine.remove(ctx, x.id)
-		if answer := (*dockerapi.Error)(nil); err != nil && !errors.As(err, &answer) && x.pid != nil {
+	for _, id := range []string{x.id, x.networkID} {
+		if id == "" {
+			continue
+		}
+		err := x.engine.remove(ctx, id)
+		if answer := (*dockerapi.Error)(nil); err != nil && !errors.As(err, &answer) && len(processes) > 0 {
 			// The Engine has ended or hangs. It is enough that the processes end; what
 			// it remembers of the container is removed by the next carboy.
 			x.meter.thaw()
@@ -268,12 +296,15 @@ func (x *box) destroy() error {
 	if x.client != nil {
 		_ = x.client.Close()
 	}
+	if x.held != nil {
+		x.held.Close()
+	}
 	if x.pump != nil {
 		x.pump.close()
 	}
-	if x.pid != nil {
-		errs = append(errs, x.pid.await(endPatience))
-		x.pid.fd.Close()
+	for _, p := range processes {
+		errs = append(errs, p.await(endPatience))
+		p.fd.Close()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -365,10 +396,13 @@ func (x *box) Usage() (u bottle.Usage, err error) {
 	return u, err
 }
 
-// Refusals implements bottle.Bottle.
+// Refusals implements bottle.Bottle. A kernel of the container's own counts none.
 func (x *box) Refusals(context.Context) (bottle.Refusals, error) {
 	if x.over() {
 		return bottle.Refusals{}, bottle.ErrGone
+	}
+	if x.gofer != nil {
+		return bottle.Refusals{}, nil
 	}
 	return x.meter.refusals()
 }

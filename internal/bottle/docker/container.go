@@ -35,8 +35,7 @@ const guestPids = 16
 // no reason that anybody sees, comes second.
 func memoryRoom(spec *bottle.Spec) int64 { return max(256<<20, spec.Limits.Memory/4) }
 
-// runtimeName is the OCI runtime of every bottle. With a runtime that keeps its own file
-// system and network, wire and files could not be put into a container that has started.
+// runtimeName is the OCI runtime that shares the host's kernel.
 const runtimeName = "runc"
 
 type hostConfig struct {
@@ -76,13 +75,18 @@ type containerConfig struct {
 	Env             []string
 	WorkingDir      string
 	NetworkDisabled bool
+	AttachStdin     bool                `json:",omitempty"`
+	AttachStdout    bool                `json:",omitempty"`
+	OpenStdin       bool                `json:",omitempty"`
+	StdinOnce       bool                `json:",omitempty"` // it ends when carboy does
+	Volumes         map[string]struct{} `json:",omitempty"`
 	Healthcheck     struct{ Test []string }
 	Labels          map[string]string
 	HostConfig      hostConfig
 }
 
-// configOf returns the container of a bottle. What the bottle sees is put into it later,
-// from outside: the Engine is asked for nothing of the host.
+// configOf returns the container of a bottle under runc. What the bottle sees is put into it
+// later, from outside: the Engine is asked for nothing of the host.
 func configOf(spec *bottle.Spec, image string) *containerConfig {
 	c := &containerConfig{
 		Image: image, Entrypoint: []string{guestPath, "container"}, Cmd: []string{},
@@ -119,30 +123,48 @@ type inspected struct {
 		User       string
 		Entrypoint []string
 	}
-	Mounts []struct{ Source, Destination string }
+	Mounts []struct{ Type, Destination string }
 }
 
 // container returns the API's path for a container.
 func container(id, what string) string { return "/containers/" + url.PathEscape(id) + what }
 
-// create makes the container. It waits for the Engine's answer even if the caller gives
-// up. If there is none, destroy finds the container by its name.
-func (x *box) create(ctx context.Context, c *containerConfig) error {
+// create makes a container, and returns its id. It waits for the Engine's answer even if the
+// caller gives up. If there is none, the container can be found by the name that is returned.
+func (e *engine) create(ctx context.Context, c *containerConfig) (id string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endPatience)
 	defer cancel()
-	x.id = "carboy-" + strings.ToLower(rand.Text())
+	name := "carboy-" + strings.ToLower(rand.Text())
 	var r struct {
 		ID string `json:"Id"`
 	}
-	err := x.engine.call(ctx, http.MethodPost, "/containers/create", url.Values{"name": {x.id}}, c, &r)
+	err = e.call(ctx, http.MethodPost, "/containers/create", url.Values{"name": {name}}, c, &r)
 	if err == nil && r.ID == "" {
 		err = errors.New("it has no id")
 	}
 	if err != nil {
-		return fmt.Errorf("create the container: %w", err)
+		return name, fmt.Errorf("create the container: %w", err)
 	}
-	x.id = r.ID
-	return nil
+	return r.ID, nil
+}
+
+// start starts a container, and finds its first process.
+func (e *engine) start(ctx context.Context, id string, want *containerConfig) (*process, error) {
+	if err := e.call(ctx, http.MethodPost, container(id, "/start"), nil, nil, nil); err != nil {
+		return nil, fmt.Errorf("start the container: %w", err)
+	}
+	var c inspected
+	err := e.call(ctx, http.MethodGet, container(id, "/json"), nil, nil, &c)
+	switch {
+	case dockerapi.Gone(err) || err == nil && !c.State.Running:
+		return nil, fmt.Errorf("docker: the container ended at once %s; the Engine's log may say why: journalctl -u docker", safetext.String(c.State.Error, 300))
+	case err != nil:
+		return nil, err
+	}
+	if err := c.check(want); err != nil {
+		return nil, err
+	}
+	return openProcess(c.State.Pid, c.ID)
 }
 
 // remove removes a container, running or not, and returns when it is gone. One that was
@@ -161,25 +183,29 @@ func (e *engine) remove(ctx context.Context, id string) error {
 
 // check compares what the Engine made with what was asked for: it can have settings of
 // its own.
-func (c *inspected) check(spec *bottle.Spec) error {
-	h, want := &c.HostConfig, configOf(spec, "")
+func (c *inspected) check(want *containerConfig) error {
+	h, w := &c.HostConfig, &want.HostConfig
 	refuse := func(format string, args ...any) error {
 		return &bottle.PostureError{Role: "container", Reason: fmt.Sprintf(format, args...)}
 	}
+	mounted := slices.ContainsFunc(c.Mounts, func(m struct{ Type, Destination string }) bool {
+		_, asked := want.Volumes[m.Destination]
+		return !asked || m.Type != "volume"
+	})
 	switch {
-	case h.NetworkMode != "none":
+	case h.NetworkMode != w.NetworkMode:
 		return refuse("its network is %q", h.NetworkMode)
 	case h.Privileged:
 		return refuse("it is privileged")
-	case !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0:
+	case !slices.Equal(h.CapDrop, w.CapDrop) || !slices.Equal(capNames(h.CapAdd), capNames(w.CapAdd)):
 		return refuse("it has capabilities")
 	case !h.ReadonlyRootfs:
 		return refuse("its root can be written to")
-	case len(h.Binds) > 0 || len(c.Mounts) > 0:
+	case len(h.Binds) > 0 || mounted || len(c.Mounts) != len(want.Volumes):
 		return refuse("files of the host are mounted")
 	case len(h.Devices) > 0:
 		return refuse("it has devices")
-	case h.Runtime != runtimeName:
+	case h.Runtime != w.Runtime:
 		return refuse("its runtime is %q", h.Runtime)
 	case h.PidMode != "" && h.PidMode != "private":
 		return refuse("its processes are those of %q", h.PidMode)
@@ -187,10 +213,19 @@ func (c *inspected) check(spec *bottle.Spec) error {
 		return refuse("its user is %q", c.Config.User)
 	case !slices.Equal(c.Config.Entrypoint, want.Entrypoint):
 		return refuse("it starts %q", c.Config.Entrypoint)
-	case h.Memory != want.HostConfig.Memory || h.PidsLimit != want.HostConfig.PidsLimit || h.NanoCpus != want.HostConfig.NanoCpus:
+	case h.Memory != w.Memory || h.PidsLimit != w.PidsLimit || h.NanoCpus != w.NanoCpus:
 		return refuse("its limits are not those of the bottle: the kernel may lack cgroups for memory, processes or processors")
 	}
 	return nil
+}
+
+// capNames returns the names of capabilities in one form and order: Engines differ.
+func capNames(list []string) (out []string) {
+	for _, c := range list {
+		out = append(out, strings.TrimPrefix(c, "CAP_"))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // owner names this process: its number alone can be another's after its end.

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/docker/dockertest"
 	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/guest/program"
 	"github.com/carboy/carboy/internal/testenv"
@@ -37,7 +38,11 @@ func victim() {
 		fmt.Println("failed", err)
 		os.Exit(1)
 	}
-	fmt.Println("made", x.(*box).id, x.Posture().Processes[0].PID)
+	fmt.Print("made ", len(x.Posture().Processes))
+	for _, p := range x.Posture().Processes {
+		fmt.Print(" ", p.PID)
+	}
+	fmt.Println()
 	select {}
 }
 
@@ -67,7 +72,12 @@ func containers(t *testing.T) int {
 // TestKilledAtAnyMoment kills carboy at moments of the making of a bottle. What is left is
 // swept by the next bottle, and the host has no more mounts than before.
 func TestKilledAtAnyMoment(t *testing.T) {
-	withEngine(t)
+	t.Run("runc", func(t *testing.T) { withEngine(t); killedAtAnyMoment(t, 1) })
+	t.Run("a kernel", func(t *testing.T) { withKernel(t); killedAtAnyMoment(t, 2) })
+}
+
+// killedAtAnyMoment does so with bottles of so many containers.
+func killedAtAnyMoment(t *testing.T, each int) {
 	mounts := testenv.Mounts(t)
 	rounds := 10
 	if testenv.Exhaustive() {
@@ -85,13 +95,18 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		}
 		w.Close()
 		begin := time.Now()
-		var word, id string
-		var pid int
+		var word string
+		var pids []int
 		fmt.Fscan(r, &word)
 		if i == 0 {
 			// The first one is let live until its bottle is there.
-			if n, err := fmt.Fscan(r, &word, &id, &pid); err != nil || word != "made" {
-				t.Fatalf("%d %v %q", n, err, word)
+			var n int
+			if _, err := fmt.Fscan(r, &word, &n); err != nil || word != "made" {
+				t.Fatalf("%v %q", err, word)
+			}
+			pids = make([]int, n)
+			for j := range pids {
+				fmt.Fscan(r, &pids[j])
 			}
 			took = time.Since(begin)
 		} else {
@@ -103,8 +118,10 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		}
 		cmd.Wait()
 		r.Close()
-		if pid != 0 && !testenv.Poll(testenv.Patience(time.Minute), func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }) {
-			t.Errorf("process %d of the bottle outlived carboy", pid)
+		for _, pid := range pids {
+			if !testenv.Poll(testenv.Patience(time.Minute), func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }) {
+				t.Errorf("process %d of the bottle outlived carboy", pid)
+			}
 		}
 	}
 	x, err := Backend{}.Create(t.Context(), emptySpec())
@@ -119,14 +136,14 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := containers(t); n != 1 {
-		t.Errorf("beside a new bottle there are %d containers of carboys that were killed", n-1)
+	if n := containers(t); n != each {
+		t.Errorf("beside a new bottle there are %d containers of carboys that were killed", n-each)
 	}
 	if err := x.Close(); err != nil {
 		t.Error(err)
 	}
-	if n := containers(t); n != 0 {
-		t.Errorf("%d containers are left", n)
+	if n := containers(t) + volumes(t); n != 0 {
+		t.Errorf("%d containers and volumes are left", n)
 	}
 	if now := testenv.Mounts(t); now != mounts {
 		t.Errorf("mounts are\n%s\nand were\n%s", now, mounts)
@@ -143,9 +160,13 @@ func unixPoll(r *os.File, d time.Duration) {
 // TestEngineKilled kills the Engine beside a living bottle, which must end all the same,
 // and beside a paused one, which cannot take a signal by itself.
 func TestEngineKilled(t *testing.T) {
-	for name, paused := range map[string]bool{"running": false, "paused": true} {
+	for name, paused := range map[string]bool{"running": false, "paused": true, "paused with a kernel": true} {
 		t.Run(name, func(t *testing.T) {
-			e := withEngine(t)
+			start := withKernel
+			if !strings.HasSuffix(name, "kernel") {
+				start = func(t *testing.T) *dockertest.Engine { return withEngine(t) }
+			}
+			e := start(t)
 			x, err := Backend{}.Create(t.Context(), emptySpec())
 			if err != nil {
 				t.Fatal(err)
@@ -155,9 +176,13 @@ func TestEngineKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			inside, there := testenv.ReadProcess(x.Posture().Processes[0].PID)
-			if !there {
-				t.Fatal("there is no process of the bottle")
+			var inside []testenv.Process
+			for _, p := range x.Posture().Processes {
+				proc, there := testenv.ReadProcess(p.PID)
+				if !there {
+					t.Fatalf("there is no process %s of the bottle", p.Role)
+				}
+				inside = append(inside, proc)
 			}
 			pid, err := strconv.Atoi(e.PID())
 			if err != nil {
@@ -170,8 +195,10 @@ func TestEngineKilled(t *testing.T) {
 				t.Error(err)
 			}
 			// Who reaps it may do so later: the Engine is gone.
-			if inside.Alive() {
-				t.Errorf("process %d of the bottle lives", inside.PID)
+			for _, p := range inside {
+				if p.Alive() {
+					t.Errorf("process %d of the bottle lives", p.PID)
+				}
 			}
 			if err := (Backend{}).Check(t.Context()); err == nil {
 				t.Error("without an Engine bottles can be made")

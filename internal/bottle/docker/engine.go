@@ -8,14 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/dockerapi"
+	"github.com/carboy/carboy/internal/ociruntime"
 	"github.com/carboy/carboy/internal/safetext"
 )
 
@@ -31,6 +34,36 @@ type engine struct {
 	socket string
 	api    string // begins every path: the version of the API
 	client *dockerapi.Client
+	// kernel is the runtime with a kernel of its own; its zero value: there is none, and
+	// bottles run under runc.
+	kernel ociRuntime
+}
+
+// ociRuntime is a runtime of the Engine's, as its settings have it.
+type ociRuntime struct{ name, path string }
+
+// ours reports whether the runtime is carboy's own.
+func (r ociRuntime) ours() bool { return filepath.Base(r.path) == ociruntime.Program }
+
+// kernelOf returns the Engine's runtime whose containers have a kernel of their own:
+// carboy's, else gVisor's. paths are the programs of all runtimes by their names.
+func kernelOf(paths map[string]string) ociRuntime {
+	for _, program := range []string{ociruntime.Program, "runsc"} {
+		for _, n := range slices.Sorted(maps.Keys(paths)) {
+			if filepath.Base(paths[n]) == program {
+				return ociRuntime{n, paths[n]}
+			}
+		}
+	}
+	return ociRuntime{}
+}
+
+// isolation returns the class of bottles made with this Engine.
+func (e *engine) isolation() bottle.Isolation {
+	if e.kernel.name != "" {
+		return bottle.IsolationUserKernel
+	}
+	return bottle.IsolationContainer
 }
 
 // socketOf returns the Engine's socket, as the docker command would choose it. An engine
@@ -137,11 +170,11 @@ func (e *engine) unreachable(err error) error {
 	return u
 }
 
-// suitable reports why this Engine cannot hold bottles.
+// suitable reports why this Engine cannot hold bottles, and settles their runtime.
 func (e *engine) suitable(ctx context.Context) error {
 	var info struct {
 		OSType          string
-		Runtimes        map[string]any
+		Runtimes        map[string]struct{ Path string }
 		SecurityOptions []string
 	}
 	if err := e.call(ctx, "GET", "/info", nil, nil, &info); err != nil {
@@ -150,6 +183,12 @@ func (e *engine) suitable(ctx context.Context) error {
 	refuse := func(reason, advice string) error {
 		return &bottle.UnavailableError{Backend: name, Reason: "the Engine at " + e.socket + " " + reason, Advice: advice}
 	}
+	paths := map[string]string{}
+	for n, r := range info.Runtimes {
+		paths[n] = r.Path
+	}
+	e.kernel = kernelOf(paths)
+	_, hasRunc := info.Runtimes[runtimeName]
 	filter := ""
 	for _, o := range info.SecurityOptions {
 		switch {
@@ -164,7 +203,7 @@ func (e *engine) suitable(ctx context.Context) error {
 	switch {
 	case info.OSType != "linux":
 		return refuse("is not one for Linux", "use Docker on Linux")
-	case info.Runtimes[runtimeName] == nil:
+	case !hasRunc:
 		return refuse("has no runtime "+runtimeName, "install runc")
 	case filter == "":
 		return refuse("has no filters of system calls (seccomp)", "use a kernel and an Engine with seccomp")

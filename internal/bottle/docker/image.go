@@ -22,7 +22,7 @@ const (
 	guestPath  = "/carboy-guest"
 	// stagePath names an empty directory of the image. The bottle's own root is put
 	// together there.
-	stagePath = "/.carboy"
+	stagePath = volumePath + "/stage"
 )
 
 // guestImage returns the name of the image that holds the guest program and nothing else,
@@ -99,7 +99,7 @@ func (e *engine) dropOldImages(ctx context.Context, digest string) error {
 func tarOf(bin []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	for _, dir := range []string{"dev", "etc", "proc", "sys", stagePath[1:]} {
+	for _, dir := range []string{"dev", "etc", "proc", "sys", volumePath[1:], stagePath[1:]} {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
 			return nil, err
 		}

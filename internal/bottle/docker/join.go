@@ -70,8 +70,9 @@ type layer struct {
 	workspace bool
 }
 
-// join puts network and files into the container whose first process is pid.
-func join(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (*joined, error) {
+// join runs f on a thread of its own, which may enter namespaces, and returns what it brought
+// back.
+func join(f func(*joined) error) (*joined, error) {
 	type result struct {
 		j   *joined
 		err error
@@ -79,7 +80,10 @@ func join(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (*join
 	got := make(chan result, 1)
 	go locked(func() {
 		j := &joined{}
-		err := j.enter(ctx, pid, spec, t)
+		err := ownView()
+		if err == nil {
+			err = f(j)
+		}
 		if err != nil {
 			j.close()
 			j = nil
@@ -90,17 +94,31 @@ func join(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (*join
 	return r.j, r.err
 }
 
-func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (err error) {
-	// A thread that shares its root and working directory cannot change namespaces.
+// ownView gives this thread a root, working directory and umask of its own: one that shares
+// them can't change namespaces, and the caller's umask may be private.
+func ownView() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
-	unix.Umask(0o022) // this thread's alone by now: the caller's may be private
-	mnt, err := pid.open("ns/mnt")
-	if err != nil {
+	unix.Umask(0o022)
+	return nil
+}
+
+// enter puts network and files into a container that has started.
+func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (err error) {
+	if err := j.enterNetwork(ctx, pid, spec, false); err != nil {
 		return err
 	}
-	defer mnt.Close()
+	if err := enterMounts(pid); err != nil {
+		return err
+	}
+	j.layers, err = buildRoot(ctx, spec, t, true)
+	return err
+}
+
+// enterNetwork makes the bottle's card in the container's network, and connects to the guest
+// program there. kernel says that gVisor will take the card over.
+func (j *joined) enterNetwork(ctx context.Context, pid *process, spec *bottle.Spec, kernel bool) (err error) {
 	net, err := pid.open("ns/net")
 	if err != nil {
 		return err
@@ -113,15 +131,27 @@ func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *
 		if j.tun, err = makeCard(spec.Net); err != nil {
 			return err
 		}
+		if kernel {
+			if err := noSegments(cardName); err != nil {
+				return fmt.Errorf("set up the bottle's network card: %w", err)
+			}
+		}
 	}
-	if j.stream, err = dialGuest(ctx, pid); err != nil {
+	j.stream, err = dialGuest(ctx, pid)
+	return err
+}
+
+// enterMounts makes the process's files those of this thread.
+func enterMounts(pid *process) error {
+	mnt, err := pid.open("ns/mnt")
+	if err != nil {
 		return err
 	}
+	defer mnt.Close()
 	if err := unix.Setns(int(mnt.Fd()), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("join the container's files: %w", err)
 	}
-	j.layers, err = buildRoot(ctx, spec, t)
-	return err
+	return nil
 }
 
 // makeCard makes a TUN device in this thread's network namespace. Its descriptor carries

@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/posture"
 	"github.com/carboy/carboy/internal/guest/program"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 // apart are the kinds of namespaces in which a container must not be where carboy is. A
@@ -19,28 +22,111 @@ var apart = []string{"cgroup", "ipc", "mnt", "net", "pid", "uts"}
 // role is the first process's in the posture. Every command descends from it.
 const role = "guest"
 
-// verify reads the container's first process as it is now, and refuses what is not as it
-// must be.
+// verify reads the bottle's processes as they are now, and refuses what is not as it must
+// be.
 func (x *box) verify(spec *bottle.Spec) (bottle.Posture, error) {
-	p, here, err := x.pid.posture()
+	out := bottle.Posture{Isolation: x.engine.isolation(), Backend: Backend{}.Name(), Build: Backend{}.Build()}
+	first, name, uid := x.pid, role, int(spec.User.UID)
+	if x.network != nil {
+		first, name, uid = x.network, networkRole, 0 // root of the container's own kernel
+	}
+	p, here, err := first.posture()
 	if err != nil {
-		return bottle.Posture{}, fmt.Errorf("read the container's posture: %w", err)
+		return out, fmt.Errorf("read the container's posture: %w", err)
 	}
 	if err := judge(p, here, spec); err != nil {
-		return bottle.Posture{}, err
+		return out, err
 	}
-	for _, check := range []func() error{x.pid.runsGuest, func() error { return x.pid.checkCards(spec.Wire != nil) }} {
+	for _, check := range []func() error{first.runsGuest, func() error { return first.checkCards(spec.Wire != nil) }} {
 		if err := check(); err != nil {
-			return bottle.Posture{}, &bottle.PostureError{Role: role, Reason: err.Error()}
+			return out, &bottle.PostureError{Role: role, Reason: err.Error()}
 		}
 	}
-	if h := x.client.Hello(); h.PID != 1 || h.UID != int(spec.User.UID) {
-		return bottle.Posture{}, &bottle.PostureError{Role: role, Reason: fmt.Sprintf("says that it is process %d of user %d", h.PID, h.UID)}
+	h := x.client.Hello()
+	if h.PID != 1 || h.UID != uid {
+		return out, &bottle.PostureError{Role: role, Reason: fmt.Sprintf("says that it is process %d of user %d", h.PID, h.UID)}
 	}
-	return bottle.Posture{
-		Isolation: bottle.IsolationContainer, Backend: name, Build: Backend{}.Build(),
-		Processes: []bottle.ProcPosture{p.Record(role, here)},
-	}, nil
+	out.Processes = []bottle.ProcPosture{p.Record(name, here)}
+	if x.network == nil {
+		return out, nil
+	}
+	// The runtime's name does not make it gVisor. Nobody hostile is inside yet.
+	if !strings.HasSuffix(h.Kernel, "-gvisor") {
+		return out, &bottle.PostureError{Role: kernelRole, Reason: "is not gVisor's: it calls itself " + safetext.String(h.Kernel, 100)}
+	}
+	more, err := x.verifyKernel(p, here)
+	out.Processes = append(out.Processes, more...)
+	return out, err
+}
+
+// Roles of the processes of a container with a kernel of its own.
+const (
+	networkRole = "network" // the first process of the other container
+	kernelRole  = "sandbox" // the kernel
+	goferRole   = "gofer"
+)
+
+// fileCaps are those that gVisor's processes may have on the host: without them they could
+// not give files to their owners. carboy's runtime leaves them to the gofer.
+const fileCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID
+
+// verifyKernel judges the processes of the container's kernel, whose network is that of the
+// process network.
+func (x *box) verifyKernel(network *posture.Process, here posture.Place) (out []bottle.ProcPosture, err error) {
+	for _, w := range []struct {
+		role string
+		pid  *process
+	}{{kernelRole, x.pid}, {goferRole, x.gofer}} {
+		p, _, err := w.pid.posture()
+		if err != nil {
+			return nil, fmt.Errorf("read the container's posture: %w", err)
+		}
+		if err := judgeKernel(w.role, p, network, here); err != nil {
+			return nil, err
+		}
+		if k := x.engine.kernel; k.ours() {
+			if err := w.pid.checkProgram(k.path); err != nil {
+				return nil, &bottle.PostureError{Role: w.role, Reason: err.Error()}
+			}
+			if w.role == kernelRole && p.UIDs[1] == 0 {
+				return nil, &bottle.PostureError{Role: w.role, Reason: "runs as root"}
+			}
+		}
+		out = append(out, p.Record(w.role, here))
+	}
+	return out, nil
+}
+
+// judgeKernel returns an error if a process of gVisor's is not confined.
+func judgeKernel(role string, p, network *posture.Process, here posture.Place) error {
+	bad := func(format string, a ...any) error {
+		return &bottle.PostureError{Role: role, Reason: fmt.Sprintf(format, a...)}
+	}
+	allowed := uint64(fileCaps)
+	if role == goferRole {
+		allowed |= 1 << unix.CAP_SYS_CHROOT // to the container's root
+	} else if p.Namespaces["net"] != network.Namespaces["net"] {
+		return bad("is not in the bottle's network")
+	}
+	switch {
+	case p.Seccomp != 2:
+		return bad("has no seccomp filter")
+	case p.NoNewPrivs != 1:
+		return bad("may gain privileges")
+	case (p.CapInh|p.CapPrm|p.CapEff|p.CapBnd|p.CapAmb)&^allowed != 0:
+		return bad("has capabilities: %x, bounded by %x", p.CapInh|p.CapPrm|p.CapEff|p.CapAmb, p.CapBnd)
+	case p.Root == here.Root:
+		return bad("has the host's root")
+	}
+	if k := p.Shares(here, []string{"ipc", "mnt", "net", "pid", "uts"}); k != "" {
+		return bad("is in carboy's own %s namespace", k)
+	}
+	for _, f := range p.FDs {
+		if f.Kind() == "device" && f.Link != "/dev/kvm" {
+			return bad("holds %s: a device", f.Link)
+		}
+	}
+	return nil
 }
 
 // posture returns the kernel's account of the process, and carboy's own place.
@@ -91,18 +177,23 @@ func judge(p *posture.Process, here posture.Place, spec *bottle.Spec) error {
 	return nil
 }
 
-// runsGuest returns an error unless the process runs carboy's program: an image of its
-// name can come from anywhere.
+// runsGuest returns an error unless the process runs carboy's program.
 func (p *process) runsGuest() error {
-	want, err := program.Binary()
-	if err != nil {
-		return err
-	}
 	f, err := p.open("exe")
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	return isGuest(f)
+}
+
+// isGuest returns an error unless the file has carboy's program: an image of its name can
+// come from anywhere.
+func isGuest(f io.Reader) error {
+	want, err := program.Binary()
+	if err != nil {
+		return err
+	}
 	have, err := io.ReadAll(io.LimitReader(f, int64(len(want))+1))
 	if err == nil && !bytes.Equal(have, want) {
 		err = fmt.Errorf("runs a program that is not carboy's: remove the image (docker rmi $(docker images -q %s)), and carboy makes it again", imageName)

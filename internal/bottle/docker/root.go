@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,9 +27,10 @@ const (
 // overlayOptions keep the upper directory in the form that Export reads.
 const overlayOptions = ",index=off,metacopy=off,redirect_dir=off"
 
-// buildRoot makes the bottle's root in this thread's mount namespace and makes it the root
-// of the processes there. It returns the directories that hold what the bottle writes.
-func buildRoot(ctx context.Context, spec *bottle.Spec, t *trees) (layers []layer, err error) {
+// buildRoot makes the bottle's root in this thread's mount namespace, at stageRoot. With
+// whole, it brings the kernel's file systems over, too, and makes it the root of the processes
+// there. It returns the directories that hold what the bottle writes.
+func buildRoot(ctx context.Context, spec *bottle.Spec, t *trees, whole bool) (layers []layer, err error) {
 	b := &rootBuilder{ctx: ctx, spec: spec, trees: t}
 	defer func() {
 		if err != nil {
@@ -37,7 +39,11 @@ func buildRoot(ctx context.Context, spec *bottle.Spec, t *trees) (layers []layer
 			}
 		}
 	}()
-	for _, step := range []func() error{b.stage, b.entries, b.upper, b.lowers, b.bringBack, b.rootOverlay, b.attachBinds, b.kernelFiles, b.attachMounts, b.pivot} {
+	steps := []func() error{b.stage, b.entries, b.upper, b.lowers, b.bringBack, b.rootOverlay, b.attachBinds, b.attachMounts}
+	if whole {
+		steps = slices.Concat(steps[:7], []func() error{b.kernelFiles}, steps[7:], []func() error{b.pivot})
+	}
+	for _, step := range steps {
 		if err = ctx.Err(); err == nil {
 			err = step()
 		}

@@ -46,10 +46,10 @@ func (t *trees) close() {
 }
 
 // openTrees clones all that the spec names, and checks that it is what the caller looked
-// at.
-func openTrees(spec *bottle.Spec) (*trees, error) {
+// at. kernel says that gVisor's gofer will make the files of mounts.
+func openTrees(spec *bottle.Spec, kernel bool) (*trees, error) {
 	t := &trees{}
-	err := t.open(spec)
+	err := t.open(spec, kernel)
 	if err != nil {
 		t.close()
 		if t.scratchName != "" {
@@ -60,7 +60,7 @@ func openTrees(spec *bottle.Spec) (*trees, error) {
 	return t, nil
 }
 
-func (t *trees) open(spec *bottle.Spec) (err error) {
+func (t *trees) open(spec *bottle.Spec, kernel bool) (err error) {
 	if spec.Root.Dir != "" {
 		if t.root, err = clone(spec.Root.Dir); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (t *trees) open(spec *bottle.Spec) (err error) {
 	}
 	for _, m := range spec.Root.Binds {
 		m.Access = bottle.AccessReadOnly
-		x, err := openMount(m, nil)
+		x, err := openMount(m, nil, false)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (t *trees) open(spec *bottle.Spec) (err error) {
 		all = append([]bottle.Mount{*spec.Workspace}, all...)
 	}
 	for _, m := range all {
-		x, err := openMount(m, spec)
+		x, err := openMount(m, spec, kernel)
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (t *trees) open(spec *bottle.Spec) (err error) {
 }
 
 // openMount clones a mount. Unless spec is nil, its files change hands as own says.
-func openMount(m bottle.Mount, spec *bottle.Spec) (x tree, err error) {
+func openMount(m bottle.Mount, spec *bottle.Spec, kernel bool) (x tree, err error) {
 	x = tree{target: m.Target, access: m.Access}
 	switch {
 	case m.Access < bottle.AccessReadOnly || m.Access > bottle.AccessOverlay:
@@ -148,7 +148,7 @@ func openMount(m bottle.Mount, spec *bottle.Spec) (x tree, err error) {
 			Advice: "use --workspace overlay, or a directory that an ordinary user owns",
 		}
 	}
-	return x, own(x.file, m.Source, &st, spec)
+	return x, own(x.file, m.Source, &st, spec, kernel && m.Access == bottle.AccessReadWrite)
 }
 
 func duplicate(f *os.File) (*os.File, error) {
@@ -214,8 +214,9 @@ func restrict(t *os.File, ro bool) error {
 // own shows the files of the user's host id, or root's, as those of the bottle's user.
 // Docker gives the container no user namespace: an id inside is that id on the host. So
 // where the user's host id is another one, what belongs to the number inside is shown as
-// nobody's.
-func own(t *os.File, path string, st *unix.Stat_t, spec *bottle.Spec) error {
+// nobody's. With root, files of root stay root's: a process of root's could otherwise make
+// none there to give them to the user.
+func own(t *os.File, path string, st *unix.Stat_t, spec *bottle.Spec, root bool) error {
 	shown := [2]uint32{spec.User.UID, spec.User.GID}
 	disk := [2]uint32{spec.HostUID, spec.HostGID}
 	if disk[0] == 0 {
@@ -231,7 +232,11 @@ func own(t *os.File, path string, st *unix.Stat_t, spec *bottle.Spec) error {
 	if err != nil {
 		return err
 	}
-	ns, release, err := userns.Mapping(disk, shown, sleeper)
+	pairs := []userns.Pair{{Disk: disk, Shown: shown}}
+	if root {
+		pairs = append(pairs, userns.Pair{})
+	}
+	ns, release, err := userns.Mapping(sleeper, pairs...)
 	if err != nil {
 		return fmt.Errorf("map the files of %s: %w", path, err)
 	}

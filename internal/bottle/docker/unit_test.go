@@ -2,6 +2,7 @@ package docker
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -18,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -264,6 +266,7 @@ func TestSuitable(t *testing.T) {
 		"no filter":           {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=unconfined"]}`, "unconfined"},
 		"a filter of its own": {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=/etc/x\u001b.json"]}`, "/etc/x"},
 		"no seccomp":          {`{"OSType":"linux","Runtimes":{"runc":{}},"SecurityOptions":[]}`, "seccomp"},
+		"runsc alone":         {`{"OSType":"linux","Runtimes":{"runsc":{"path":"/usr/bin/runsc"}},"SecurityOptions":["name=seccomp,profile=builtin"]}`, "no runtime runc"},
 		"no runc":             {`{"OSType":"linux","Runtimes":{"crun":{}},"SecurityOptions":["name=seccomp,profile=builtin"]}`, "no runtime runc"},
 		"Windows":             {`{"OSType":"windows","Runtimes":{"runc":{}},"SecurityOptions":["name=seccomp,profile=builtin"]}`, "Linux"},
 		"no answer":           {`{`, "no Engine answers"},
@@ -291,11 +294,165 @@ func TestLostAnswer(t *testing.T) {
 		}
 	})
 	x := &box{engine: e}
-	if err := x.create(t.Context(), configOf(emptySpec(), "image")); err == nil {
+	var err error
+	if x.id, err = e.create(t.Context(), configOf(emptySpec(), "image")); err == nil {
 		t.Error("a container without an id was made")
 	}
 	if err := x.destroy(); err != nil || made == "" || removed != made {
 		t.Errorf("%q was made, %q removed; %v", made, removed, err)
+	}
+}
+
+// TestKernelOf: a runtime with a kernel of its own is found by its program, whatever its name.
+func TestKernelOf(t *testing.T) {
+	for name, x := range map[string]struct{ runtimes, want string }{
+		"runc alone":        {`{"runc":{"path":"runc"},"io.containerd.runc.v2":{"path":"runc"}}`, ""},
+		"runsc":             {`{"runc":{"path":"runc"},"runsc":{"path":"/usr/bin/runsc","runtimeArgs":["--network=host"]}}`, "runsc"},
+		"another name":      {`{"runc":{"path":"runc"},"strong":{"path":"/opt/runsc"}}`, "strong"},
+		"carboy's":          {`{"runc":{"path":"runc"},"carboy":{"path":"/usr/local/bin/carboy-runtime"}}`, "carboy"},
+		"both":              {`{"a":{"path":"/usr/bin/runsc"},"runc":{"path":"runc"},"z":{"path":"/x/carboy-runtime"}}`, "z"},
+		"by the name alone": {`{"runsc":{"path":"/usr/bin/runc"},"carboy":{"path":"crun"},"runc":{"path":"runc"}}`, ""},
+		"a shim":            {`{"runsc":{"runtimeType":"io.containerd.runsc.v1"},"runc":{"path":"runc"}}`, ""},
+	} {
+		e := standIn(t, func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, `{"OSType":"linux","Runtimes":%s,"SecurityOptions":["name=seccomp,profile=builtin"]}`, x.runtimes)
+		})
+		if err := e.suitable(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		class := bottle.IsolationContainer
+		if x.want != "" {
+			class = bottle.IsolationUserKernel
+		}
+		if e.kernel.name != x.want || e.isolation() != class || e.kernel.ours() != strings.Contains(x.runtimes, "carboy-runtime") {
+			t.Errorf("%s: %+v, %s", name, e.kernel, e.isolation())
+		}
+	}
+}
+
+// TestCheck: a container that is not what was asked for is refused, for each part of it.
+func TestCheck(t *testing.T) {
+	shared, kernel := configOf(emptySpec(), "image"), kernelConfig(emptySpec(), "image", "carboy", "other")
+	for name, want := range map[string]*containerConfig{"runc": shared, "a kernel": kernel, "its network": networkOf(emptySpec(), "image")} {
+		good := func() *inspected {
+			c := &inspected{HostConfig: want.HostConfig}
+			c.Config.User, c.Config.Entrypoint = want.User, want.Entrypoint
+			for v := range want.Volumes {
+				c.Mounts = append(c.Mounts, struct{ Type, Destination string }{"volume", v})
+			}
+			return c
+		}
+		if err := good().check(want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for part, edit := range map[string]func(*inspected){
+			"a network":           func(c *inspected) { c.HostConfig.NetworkMode = "bridge" },
+			"another's network":   func(c *inspected) { c.HostConfig.NetworkMode = "container:x" },
+			"privileged":          func(c *inspected) { c.HostConfig.Privileged = true },
+			"kept capabilities":   func(c *inspected) { c.HostConfig.CapDrop = nil },
+			"one capability more": func(c *inspected) { c.HostConfig.CapAdd = append([]string{"NET_ADMIN"}, c.HostConfig.CapAdd...) },
+			"a root to write to":  func(c *inspected) { c.HostConfig.ReadonlyRootfs = false },
+			"a bind":              func(c *inspected) { c.HostConfig.Binds = []string{"/:/host"} },
+			"a mount":             func(c *inspected) { c.Mounts = append(c.Mounts, struct{ Type, Destination string }{"volume", "/x"}) },
+			"another kind of mount": func(c *inspected) {
+				c.Mounts = []struct{ Type, Destination string }{{"bind", volumePath}}
+			},
+			"devices":         func(c *inspected) { c.HostConfig.Devices = []any{1} },
+			"another runtime": func(c *inspected) { c.HostConfig.Runtime = "crun" },
+			"host's PIDs":     func(c *inspected) { c.HostConfig.PidMode = "host" },
+			"another user":    func(c *inspected) { c.Config.User = "5:5" },
+			"another program": func(c *inspected) { c.Config.Entrypoint = []string{"/bin/sh"} },
+			"no limit":        func(c *inspected) { c.HostConfig.PidsLimit = 0 },
+		} {
+			c := good()
+			edit(c)
+			var e *bottle.PostureError
+			if err := c.check(want); !errors.As(err, &e) {
+				t.Errorf("%s with %s: %v", name, part, err)
+			}
+		}
+	}
+	// Engines write the names of capabilities in two forms.
+	c := &inspected{HostConfig: kernel.HostConfig, Mounts: []struct{ Type, Destination string }{{"volume", volumePath}}}
+	c.Config.User, c.Config.Entrypoint, c.HostConfig.CapAdd = kernel.User, kernel.Entrypoint, nil
+	for _, n := range slices.Backward(insideCaps) {
+		c.HostConfig.CapAdd = append(c.HostConfig.CapAdd, "CAP_"+n)
+	}
+	if err := c.check(kernel); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJudgeKernel: a process of gVisor's that is less confined is refused, for each part of it.
+func TestJudgeKernel(t *testing.T) {
+	here := posture.Place{Namespaces: map[string]string{}, Root: posture.ID{Dev: 1, Ino: 2}}
+	network := &posture.Process{Place: posture.Place{Namespaces: map[string]string{"net": "net:[2]"}}}
+	good := func() *posture.Process {
+		p := &posture.Process{
+			Seccomp: 2, NoNewPrivs: 1, CapEff: 1 << unix.CAP_CHOWN, CapBnd: fileCaps,
+			Place: posture.Place{Namespaces: map[string]string{}, Root: posture.ID{Dev: 9, Ino: 2}},
+			FDs:   []posture.FD{{Link: "socket:[1]"}, {Link: "/dev/null", Mode: unix.S_IFCHR, Rdev: unix.Mkdev(1, 3)}, {Link: "/dev/kvm", Mode: unix.S_IFCHR, Rdev: unix.Mkdev(10, 232)}},
+		}
+		for _, k := range []string{"ipc", "mnt", "net", "pid", "uts"} {
+			here.Namespaces[k], p.Namespaces[k] = k+":[1]", k+":[2]"
+		}
+		return p
+	}
+	for _, role := range []string{kernelRole, goferRole} {
+		if err := judgeKernel(role, good(), network, here); err != nil {
+			t.Fatal(err)
+		}
+		for name, edit := range map[string]func(*posture.Process){
+			"no filter":         func(p *posture.Process) { p.Seccomp = 0 },
+			"new rights":        func(p *posture.Process) { p.NoNewPrivs = 0 },
+			"effective":         func(p *posture.Process) { p.CapEff |= 1 << unix.CAP_SYS_ADMIN },
+			"permitted":         func(p *posture.Process) { p.CapPrm |= 1 << unix.CAP_NET_RAW },
+			"inheritable":       func(p *posture.Process) { p.CapInh |= 1 << unix.CAP_MKNOD },
+			"ambient":           func(p *posture.Process) { p.CapAmb |= 1 << unix.CAP_SETUID },
+			"bounding":          func(p *posture.Process) { p.CapBnd |= 1 << unix.CAP_SYS_PTRACE },
+			"the host's root":   func(p *posture.Process) { p.Root = here.Root },
+			"carboy's files":    func(p *posture.Process) { p.Namespaces["mnt"] = here.Namespaces["mnt"] },
+			"carboy's network":  func(p *posture.Process) { p.Namespaces["net"] = here.Namespaces["net"] },
+			"unknown namespace": func(p *posture.Process) { delete(p.Namespaces, "pid") },
+			"a disk":            func(p *posture.Process) { p.FDs = append(p.FDs, posture.FD{Link: "/dev/sda", Mode: unix.S_IFBLK}) },
+		} {
+			p := good()
+			edit(p)
+			var e *bottle.PostureError
+			if err := judgeKernel(role, p, network, here); !errors.As(err, &e) || e.Role != role {
+				t.Errorf("%s with %s: %v", role, name, err)
+			}
+		}
+	}
+	p := good()
+	p.CapEff |= 1 << unix.CAP_SYS_CHROOT
+	if judgeKernel(goferRole, p, network, here) != nil || judgeKernel(kernelRole, p, network, here) == nil {
+		t.Error("the gofer may change its root, and the kernel may not")
+	}
+	if p := good(); judgeKernel(kernelRole, func() *posture.Process { p.Namespaces["net"] = "net:[3]"; return p }(), network, here) == nil {
+		t.Error("a kernel in another network than the bottle's is taken")
+	}
+}
+
+// TestAttached: what the Engine sends is read as standard output alone, in any pieces.
+func TestAttached(t *testing.T) {
+	frame := func(stream byte, text string) string {
+		return string([]byte{stream, 0, 0, 0, 0, 0, byte(len(text) >> 8), byte(len(text))}) + text
+	}
+	read := func(s string) (string, error) {
+		b, err := io.ReadAll(iotest.OneByteReader(&attached{from: bufio.NewReader(iotest.HalfReader(strings.NewReader(s)))}))
+		return string(b), err
+	}
+	if got, err := read(frame(1, "hello ") + frame(1, "") + frame(1, strings.Repeat("x", 5000))); got != "hello "+strings.Repeat("x", 5000) || err != nil {
+		t.Errorf("%q %v", got, err)
+	}
+	for name, s := range map[string]string{
+		"standard error": frame(2, "x"), "no stream": frame(9, "x"), "too long": "\x01\x00\x00\x00\xff\xff\xff\xff", "half a head": "\x01\x00",
+		"no frames": "HTTP/1.1 200 OK\r\n",
+	} {
+		if got, err := read(frame(1, "ok") + s); got != "ok" || err == nil {
+			t.Errorf("%s: %q %v", name, got, err)
+		}
 	}
 }
 
@@ -384,7 +541,7 @@ func TestOwn(t *testing.T) {
 			}
 			spec := emptySpec()
 			spec.HostUID, spec.HostGID = x.host, x.host
-			m, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadOnly}, spec)
+			m, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadOnly}, spec, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -396,9 +553,22 @@ func TestOwn(t *testing.T) {
 			if d.Uid != x.dir || f.Uid != x.want {
 				t.Errorf("the directory is %d's, the file %d's", d.Uid, f.Uid)
 			}
-			_, err = openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadWrite}, spec)
+			w, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadWrite}, spec, true)
 			if (err != nil) != (x.owner == 0) {
 				t.Errorf("with write access: %v", err)
+			}
+			if err != nil {
+				return
+			}
+			defer w.file.Close()
+			// A process of root's, as gVisor's gofer is, makes files and gives them away, where
+			// the directory is the user's.
+			fd, err := unix.Openat(int(w.file.Fd()), "made", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+			if err == nil {
+				err = errors.Join(unix.Fchown(fd, 1000, 1000), unix.Close(fd), unix.Stat(dir+"/made", &f))
+			}
+			if x.dir == 1000 && (err != nil || f.Uid != x.owner) {
+				t.Errorf("a file for the user is %d's on disk, %v", f.Uid, err)
 			}
 		})
 	}

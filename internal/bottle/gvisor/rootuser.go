@@ -83,7 +83,7 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) (roots bool, err erro
 		return false, nil // owned by the user, or by another whose permissions then decide
 	}
 	sleeper, _ := initELF() // without it, carboy sleeps
-	ns, release, err := userns.Mapping([2]uint32{}, [2]uint32{spec.HostUID, spec.HostGID}, sleeper)
+	ns, release, err := userns.Mapping(sleeper, userns.Pair{Shown: [2]uint32{spec.HostUID, spec.HostGID}})
 	if err != nil {
 		return true, fmt.Errorf("map root's files of %s: %w", path, err)
 	}

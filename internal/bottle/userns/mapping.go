@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,19 +15,22 @@ import (
 // HoldName is the argv[0] with which carboy itself sleeps until it is killed.
 const HoldName = "carboy-hold"
 
-// Mapping makes a user namespace for ID-mapped mounts, in which the user and the group on
-// disk are shown as others. A process keeps it alive until release: sleeper, a program
+// Pair says that a user and a group on disk are shown as others; the zero Pair keeps root's.
+// Of two with the same id, the first counts.
+type Pair struct{ Disk, Shown [2]uint32 }
+
+// Mapping makes a user namespace for ID-mapped mounts with those pairs. A process keeps it alive until release: sleeper, a program
 // that sleeps until it is killed, or, where a file without a name cannot be executed,
 // carboy, which takes ten times as long to start.
-func Mapping(disk, shown [2]uint32, sleeper []byte) (ns *os.File, release func(), err error) {
+func Mapping(sleeper []byte, pairs ...Pair) (ns *os.File, release func(), err error) {
 	f, err := nameless(sleeper)
 	if err == nil {
 		defer f.Close()
-		if ns, release, err = mapBy(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), disk, shown); err == nil {
+		if ns, release, err = mapBy(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), pairs); err == nil {
 			return ns, release, nil
 		}
 	}
-	return mapBy("/proc/self/exe", disk, shown)
+	return mapBy("/proc/self/exe", pairs)
 }
 
 // nameless returns a file in memory that can be executed: it is open for reading alone.
@@ -43,13 +47,22 @@ func nameless(program []byte) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-func mapBy(program string, disk, shown [2]uint32) (ns *os.File, release func(), err error) {
+func mapBy(program string, pairs []Pair) (ns *os.File, release func(), err error) {
+	var ids [2][]syscall.SysProcIDMap
+	for _, p := range pairs {
+		for i := range ids {
+			m := syscall.SysProcIDMap{ContainerID: int(p.Disk[i]), HostID: int(p.Shown[i]), Size: 1}
+			if !slices.ContainsFunc(ids[i], func(o syscall.SysProcIDMap) bool { return o.ContainerID == m.ContainerID || o.HostID == m.HostID }) {
+				ids[i] = append(ids[i], m)
+			}
+		}
+	}
 	cmd := &exec.Cmd{
 		Path: program, Args: []string{HoldName, "hold"}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(disk[0]), HostID: int(shown[0]), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(disk[1]), HostID: int(shown[1]), Size: 1}},
+			UidMappings: ids[0],
+			GidMappings: ids[1],
 			Pdeathsig:   unix.SIGKILL,
 		},
 	}

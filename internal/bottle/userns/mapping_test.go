@@ -29,7 +29,7 @@ func TestMapping(t *testing.T) {
 	}
 	before := len(testenv.Descendants(t, os.Getpid()))
 	for name, code := range map[string][]byte{"a file without a name": sleeper, "this program": nil} {
-		ns, release, err := Mapping([2]uint32{0, 0}, [2]uint32{65534, 65533}, code)
+		ns, release, err := Mapping(code, Pair{Shown: [2]uint32{65534, 65533}})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -48,7 +48,7 @@ func TestMapping(t *testing.T) {
 		}
 		unix.Close(fd)
 	}
-	if ns, release, err := mapBy("/nonexistent", [2]uint32{}, [2]uint32{65534, 65534}); err == nil {
+	if ns, release, err := mapBy("/nonexistent", []Pair{{Shown: [2]uint32{65534, 65534}}}); err == nil {
 		release()
 		t.Errorf("no program, but a namespace: %v", ns)
 	}
