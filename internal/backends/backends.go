@@ -32,7 +32,10 @@ var needs = []struct{ name, what string }{
 
 // Main takes the process over if a backend started it as an inner process of a bottle,
 // and then does not return. Otherwise it returns at once.
-func Main() { gvisor.Main() }
+func Main() {
+	docker.Main()
+	gvisor.Main()
+}
 
 // Runtime is the command line of carboy's kernel as an OCI runtime, which container engines
 // start. It does not return.

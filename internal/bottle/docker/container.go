@@ -57,6 +57,8 @@ type hostConfig struct {
 	Runtime        string
 	Binds          []string
 	Devices        []any
+	MaskedPaths    *[]string `json:",omitempty"` // nil: the Engine's own
+	ReadonlyPaths  *[]string `json:",omitempty"`
 	LogConfig      struct{ Type string }
 	Ulimits        []ulimit
 }

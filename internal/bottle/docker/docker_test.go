@@ -14,9 +14,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	Main()
 	gvisor.Main() // this program is the Engine's other runtime, too
-	if os.Args[0] == victimName {
+	switch os.Args[0] {
+	case victimName:
 		victim()
+	case memberName:
+		member()
 	}
 	bottletest.Main()
 	os.Exit(m.Run())

@@ -37,6 +37,8 @@ type engine struct {
 	// kernel is the runtime with a kernel of its own; its zero value: there is none, and
 	// bottles run under runc.
 	kernel ociRuntime
+	// helps says that carboy is not root, and has helpers do what takes that.
+	helps bool
 }
 
 // ociRuntime is a runtime of the Engine's, as its settings have it.

@@ -18,6 +18,9 @@ func (x *box) export(ctx context.Context, w io.Writer, layers []layer) error {
 	if x.closed || x.over() {
 		return bottle.ErrGone
 	}
+	if x.engine.helps {
+		return x.tarByHelper(ctx, &endingWriter{ctx, x, w}, layers)
+	}
 	t := uppertar.NewWriter(&endingWriter{ctx, x, w})
 	for _, l := range layers {
 		if err := t.Layer(int(l.dir.Fd()), strings.Trim(l.at, "/")); err != nil {

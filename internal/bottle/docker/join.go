@@ -22,6 +22,9 @@ import (
 // puts both in. So the container never has a right to make them itself, the Engine mounts
 // nothing of the host, and everything ends with the container.
 
+// tunDevice makes network cards.
+const tunDevice = "/dev/net/tun"
+
 // cardName names the bottle's network card, as in every bottle.
 const cardName = "eth0"
 
@@ -105,8 +108,8 @@ func ownView() error {
 }
 
 // enter puts network and files into a container that has started.
-func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *trees) (err error) {
-	if err := j.enterNetwork(ctx, pid, spec, false); err != nil {
+func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *trees, wired bool) (err error) {
+	if err := j.enterNetwork(ctx, pid, spec, wired, false); err != nil {
 		return err
 	}
 	if err := enterMounts(pid); err != nil {
@@ -118,7 +121,7 @@ func (j *joined) enter(ctx context.Context, pid *process, spec *bottle.Spec, t *
 
 // enterNetwork makes the bottle's card in the container's network, and connects to the guest
 // program there. kernel says that gVisor will take the card over.
-func (j *joined) enterNetwork(ctx context.Context, pid *process, spec *bottle.Spec, kernel bool) (err error) {
+func (j *joined) enterNetwork(ctx context.Context, pid *process, spec *bottle.Spec, wired, kernel bool) (err error) {
 	net, err := pid.open("ns/net")
 	if err != nil {
 		return err
@@ -127,7 +130,7 @@ func (j *joined) enterNetwork(ctx context.Context, pid *process, spec *bottle.Sp
 	if err := unix.Setns(int(net.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("join the container's network: %w", err)
 	}
-	if spec.Wire != nil {
+	if wired {
 		if j.tun, err = makeCard(spec.Net); err != nil {
 			return err
 		}
@@ -157,7 +160,7 @@ func enterMounts(pid *process) error {
 // makeCard makes a TUN device in this thread's network namespace. Its descriptor carries
 // IP packets, and the device ends with it.
 func makeCard(cfg wire.Config) (*os.File, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, &bottle.UnavailableError{Backend: name, Reason: "there is no TUN device", Err: err, Advice: "as root: modprobe tun"}
 	}
@@ -270,7 +273,7 @@ func (p *process) path(name string) string { return fmt.Sprintf("/proc/%d/%s", p
 
 // alive returns an error if the process has ended.
 func (p *process) alive() error {
-	if err := unix.PidfdSendSignal(int(p.fd.Fd()), 0, nil, 0); err != nil {
+	if err := unix.PidfdSendSignal(int(p.fd.Fd()), 0, nil, 0); err != nil && err != unix.EPERM { // of another user's
 		return fmt.Errorf("the container's first process: %w", err)
 	}
 	return nil

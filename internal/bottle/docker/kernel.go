@@ -80,7 +80,7 @@ func (x *box) beginKernel(ctx context.Context, spec *bottle.Spec, t *trees, imag
 	if x.network, err = x.engine.start(ctx, x.networkID, config); err != nil {
 		return fmt.Errorf("the bottle's network: %w", err)
 	}
-	j, err := join(func(j *joined) error { return j.enterNetwork(ctx, x.network, spec, true) })
+	j, err := x.joinAs(ctx, joinNetwork, x.network, x.networkID, spec, nil)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (x *box) beginKernel(ctx context.Context, spec *bottle.Spec, t *trees, imag
 		x.gofer, err = x.meter.find(goferName)
 	}
 	if err == nil {
-		j, err = join(func(j *joined) error { return j.enterGofer(ctx, x.gofer, spec, t) })
+		j, err = x.joinAs(ctx, joinGofer, x.gofer, x.id, spec, t)
 	}
 	if err != nil {
 		stream.Close()

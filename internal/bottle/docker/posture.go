@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -24,39 +25,100 @@ const role = "guest"
 
 // verify reads the bottle's processes as they are now, and refuses what is not as it must
 // be.
-func (x *box) verify(spec *bottle.Spec) (bottle.Posture, error) {
-	out := bottle.Posture{Isolation: x.engine.isolation(), Backend: Backend{}.Name(), Build: Backend{}.Build()}
-	first, name, uid := x.pid, role, int(spec.User.UID)
-	if x.network != nil {
-		first, name, uid = x.network, networkRole, 0 // root of the container's own kernel
-	}
-	p, here, err := first.posture()
-	if err != nil {
-		return out, fmt.Errorf("read the container's posture: %w", err)
-	}
-	if err := judge(p, here, spec); err != nil {
+func (x *box) verify(ctx context.Context, spec *bottle.Spec) (out bottle.Posture, err error) {
+	out = bottle.Posture{Isolation: x.engine.isolation(), Backend: name, Build: Backend{}.Build()}
+	if out.Processes, err = x.look(ctx, spec); err != nil {
 		return out, err
 	}
-	for _, check := range []func() error{first.runsGuest, func() error { return first.checkCards(spec.Wire != nil) }} {
-		if err := check(); err != nil {
-			return out, &bottle.PostureError{Role: role, Reason: err.Error()}
-		}
+	h, uid := x.client.Hello(), int(spec.User.UID)
+	if x.network != nil {
+		uid = 0 // root of the container's own kernel
 	}
-	h := x.client.Hello()
 	if h.PID != 1 || h.UID != uid {
 		return out, &bottle.PostureError{Role: role, Reason: fmt.Sprintf("says that it is process %d of user %d", h.PID, h.UID)}
 	}
-	out.Processes = []bottle.ProcPosture{p.Record(name, here)}
-	if x.network == nil {
-		return out, nil
-	}
 	// The runtime's name does not make it gVisor. Nobody hostile is inside yet.
-	if !strings.HasSuffix(h.Kernel, "-gvisor") {
+	if x.network != nil && !strings.HasSuffix(h.Kernel, "-gvisor") {
 		return out, &bottle.PostureError{Role: kernelRole, Reason: "is not gVisor's: it calls itself " + safetext.String(h.Kernel, 100)}
 	}
-	more, err := x.verifyKernel(p, here)
-	out.Processes = append(out.Processes, more...)
-	return out, err
+	return out, nil
+}
+
+// watched names the processes of a bottle: the first of the ordinary container, and those of
+// one with a kernel of its own, if there is one.
+type watched struct {
+	First         seen
+	Kernel, Gofer *seen
+	Program       string // that the last two must run; empty: any
+}
+
+// seen is a process of the container with that id.
+type seen struct {
+	PID int
+	ID  string
+}
+
+// look reads and judges the processes. carboy is process number carboy.
+func (w *watched) look(p *plan, carboy int) ([]bottle.ProcPosture, error) {
+	here, err := posture.Read(carboy, kinds)
+	if err != nil {
+		return nil, err
+	}
+	first, err := openProcess(w.First.PID, w.First.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer first.fd.Close()
+	network, err := first.posture()
+	if err != nil {
+		return nil, fmt.Errorf("read the container's posture: %w", err)
+	}
+	if err := judge(network, here.Place, p.User); err != nil {
+		return nil, err
+	}
+	for _, check := range []func() error{first.runsGuest, func() error { return first.checkCards(p.Wired) }} {
+		if err := check(); err != nil {
+			return nil, &bottle.PostureError{Role: role, Reason: err.Error()}
+		}
+	}
+	if w.Kernel == nil || w.Gofer == nil {
+		return []bottle.ProcPosture{network.Record(role, here.Place)}, nil
+	}
+	out := []bottle.ProcPosture{network.Record(networkRole, here.Place)}
+	for role, s := range map[string]*seen{kernelRole: w.Kernel, goferRole: w.Gofer} {
+		rec, err := s.look(role, w.Program, network, here.Place)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, rec)
+	}
+	slices.SortFunc(out[1:], func(a, b bottle.ProcPosture) int { return strings.Compare(b.Role, a.Role) })
+	return out, nil
+}
+
+// look reads and judges a process of gVisor's.
+func (s *seen) look(role, program string, network *posture.Process, here posture.Place) (rec bottle.ProcPosture, err error) {
+	pid, err := openProcess(s.PID, s.ID)
+	if err != nil {
+		return rec, err
+	}
+	defer pid.fd.Close()
+	p, err := pid.posture()
+	if err != nil {
+		return rec, fmt.Errorf("read the container's posture: %w", err)
+	}
+	if err := judgeKernel(role, p, network, here); err != nil {
+		return rec, err
+	}
+	if program != "" {
+		if err := pid.checkProgram(program); err != nil {
+			return rec, &bottle.PostureError{Role: role, Reason: err.Error()}
+		}
+		if role == kernelRole && p.UIDs[1] == 0 {
+			return rec, &bottle.PostureError{Role: role, Reason: "runs as root"}
+		}
+	}
+	return p.Record(role, here), nil
 }
 
 // Roles of the processes of a container with a kernel of its own.
@@ -69,33 +131,6 @@ const (
 // fileCaps are those that gVisor's processes may have on the host: without them they could
 // not give files to their owners. carboy's runtime leaves them to the gofer.
 const fileCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID
-
-// verifyKernel judges the processes of the container's kernel, whose network is that of the
-// process network.
-func (x *box) verifyKernel(network *posture.Process, here posture.Place) (out []bottle.ProcPosture, err error) {
-	for _, w := range []struct {
-		role string
-		pid  *process
-	}{{kernelRole, x.pid}, {goferRole, x.gofer}} {
-		p, _, err := w.pid.posture()
-		if err != nil {
-			return nil, fmt.Errorf("read the container's posture: %w", err)
-		}
-		if err := judgeKernel(w.role, p, network, here); err != nil {
-			return nil, err
-		}
-		if k := x.engine.kernel; k.ours() {
-			if err := w.pid.checkProgram(k.path); err != nil {
-				return nil, &bottle.PostureError{Role: w.role, Reason: err.Error()}
-			}
-			if w.role == kernelRole && p.UIDs[1] == 0 {
-				return nil, &bottle.PostureError{Role: w.role, Reason: "runs as root"}
-			}
-		}
-		out = append(out, p.Record(w.role, here))
-	}
-	return out, nil
-}
 
 // judgeKernel returns an error if a process of gVisor's is not confined.
 func judgeKernel(role string, p, network *posture.Process, here posture.Place) error {
@@ -129,26 +164,24 @@ func judgeKernel(role string, p, network *posture.Process, here posture.Place) e
 	return nil
 }
 
-// posture returns the kernel's account of the process, and carboy's own place.
-func (p *process) posture() (*posture.Process, posture.Place, error) {
-	kinds := append([]string{"user"}, apart...)
-	here, err := posture.Here(kinds)
-	if err != nil {
-		return nil, here, err
-	}
+// kinds are the namespaces that are looked at.
+var kinds = append([]string{"user"}, apart...)
+
+// posture returns the kernel's account of the process.
+func (p *process) posture() (*posture.Process, error) {
 	x, err := posture.Read(p.pid, kinds)
 	if err == nil {
 		err = p.alive()
 	}
-	return &x, here, err
+	return &x, err
 }
 
 // judge returns an error if the process is not confined.
-func judge(p *posture.Process, here posture.Place, spec *bottle.Spec) error {
+func judge(p *posture.Process, here posture.Place, user bottle.User) error {
 	bad := func(format string, a ...any) error {
 		return &bottle.PostureError{Role: role, Reason: fmt.Sprintf(format, a...)}
 	}
-	uid, gid := int(spec.User.UID), int(spec.User.GID)
+	uid, gid := int(user.UID), int(user.GID)
 	for i := range p.UIDs {
 		if p.UIDs[i] != uid || p.GIDs[i] != gid {
 			return bad("runs as %d:%d, not %d:%d", p.UIDs[i], p.GIDs[i], uid, gid)

@@ -45,11 +45,17 @@ func (t *trees) close() {
 	}
 }
 
+// asked says for whom trees are opened.
+type asked struct {
+	kernel bool // gVisor's gofer will make the files of mounts
+	member bool // a user who is not root, whose files are the bottle's user's
+}
+
 // openTrees clones all that the spec names, and checks that it is what the caller looked
-// at. kernel says that gVisor's gofer will make the files of mounts.
-func openTrees(spec *bottle.Spec, kernel bool) (*trees, error) {
+// at.
+func openTrees(spec *bottle.Spec, by asked) (*trees, error) {
 	t := &trees{}
-	err := t.open(spec, kernel)
+	err := t.open(spec, by)
 	if err != nil {
 		t.close()
 		if t.scratchName != "" {
@@ -60,7 +66,7 @@ func openTrees(spec *bottle.Spec, kernel bool) (*trees, error) {
 	return t, nil
 }
 
-func (t *trees) open(spec *bottle.Spec, kernel bool) (err error) {
+func (t *trees) open(spec *bottle.Spec, by asked) (err error) {
 	if spec.Root.Dir != "" {
 		if t.root, err = clone(spec.Root.Dir); err != nil {
 			return err
@@ -71,7 +77,7 @@ func (t *trees) open(spec *bottle.Spec, kernel bool) (err error) {
 	}
 	for _, m := range spec.Root.Binds {
 		m.Access = bottle.AccessReadOnly
-		x, err := openMount(m, nil, false)
+		x, err := openMount(m, nil, by)
 		if err != nil {
 			return err
 		}
@@ -82,7 +88,7 @@ func (t *trees) open(spec *bottle.Spec, kernel bool) (err error) {
 		all = append([]bottle.Mount{*spec.Workspace}, all...)
 	}
 	for _, m := range all {
-		x, err := openMount(m, spec, kernel)
+		x, err := openMount(m, spec, by)
 		if err != nil {
 			return err
 		}
@@ -100,7 +106,7 @@ func (t *trees) open(spec *bottle.Spec, kernel bool) (err error) {
 }
 
 // openMount clones a mount. Unless spec is nil, its files change hands as own says.
-func openMount(m bottle.Mount, spec *bottle.Spec, kernel bool) (x tree, err error) {
+func openMount(m bottle.Mount, spec *bottle.Spec, by asked) (x tree, err error) {
 	x = tree{target: m.Target, access: m.Access}
 	switch {
 	case m.Access < bottle.AccessReadOnly || m.Access > bottle.AccessOverlay:
@@ -148,7 +154,10 @@ func openMount(m bottle.Mount, spec *bottle.Spec, kernel bool) (x tree, err erro
 			Advice: "use --workspace overlay, or a directory that an ordinary user owns",
 		}
 	}
-	return x, own(x.file, m.Source, &st, spec, kernel && m.Access == bottle.AccessReadWrite)
+	if by.member {
+		return x, nil // root's files stay root's
+	}
+	return x, own(x.file, m.Source, &st, spec, by.kernel && m.Access == bottle.AccessReadWrite)
 }
 
 func duplicate(f *os.File) (*os.File, error) {

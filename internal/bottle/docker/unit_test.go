@@ -93,11 +93,7 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	if !errors.As(err, &u) || u.Advice == "" {
 		t.Fatalf("%v", err)
 	}
-	want := "there is no Docker Engine"
-	if os.Geteuid() != 0 {
-		want = "only root"
-	}
-	if !strings.Contains(u.Reason, want) {
+	if !strings.Contains(u.Reason, "there is no Docker Engine") {
 		t.Errorf("%q", u.Reason)
 	}
 }
@@ -180,7 +176,7 @@ func TestJudge(t *testing.T) {
 		}
 		return p
 	}
-	if err := judge(good(), here, spec); err != nil {
+	if err := judge(good(), here, spec.User); err != nil {
 		t.Fatal(err)
 	}
 	for name, edit := range map[string]func(*posture.Process){
@@ -207,7 +203,7 @@ func TestJudge(t *testing.T) {
 		p := good()
 		edit(p)
 		var e *bottle.PostureError
-		if err := judge(p, here, spec); !errors.As(err, &e) || e.Role != role {
+		if err := judge(p, here, spec.User); !errors.As(err, &e) || e.Role != role {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -541,7 +537,7 @@ func TestOwn(t *testing.T) {
 			}
 			spec := emptySpec()
 			spec.HostUID, spec.HostGID = x.host, x.host
-			m, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadOnly}, spec, false)
+			m, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadOnly}, spec, asked{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -553,7 +549,7 @@ func TestOwn(t *testing.T) {
 			if d.Uid != x.dir || f.Uid != x.want {
 				t.Errorf("the directory is %d's, the file %d's", d.Uid, f.Uid)
 			}
-			w, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadWrite}, spec, true)
+			w, err := openMount(bottle.Mount{Source: dir, Target: "/x", Access: bottle.AccessReadWrite}, spec, asked{kernel: true})
 			if (err != nil) != (x.owner == 0) {
 				t.Errorf("with write access: %v", err)
 			}
