@@ -24,7 +24,7 @@ var all = []bottle.Backend{gvisor.Backend{}, docker.Backend{}, microvm.Backend{}
 // of another system's carboy.
 var needs = []struct{ name, what string }{
 	{"gvisor", "Linux, and user namespaces"},
-	{"docker", "a Docker Engine or Podman on this machine"},
+	{"docker", "a Docker Engine on this machine"},
 	{"microvm", "Linux, a processor with virtualisation whose /dev/kvm you may use, and QEMU"},
 	{"smolmachines", "the program smolvm"},
 	{"macos-container", "macOS, and Apple's program container"},

@@ -30,10 +30,10 @@ const (
 	helperSocket = volumePath + "/s"
 )
 
-// helperCaps are those that joining, mounting a root, giving files away and reading /proc take.
+// helperCaps lists the capabilities that joining, mounting a root, giving files away and reading /proc take.
 var helperCaps = []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "MKNOD", "NET_ADMIN", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"}
 
-// order is what a helper is asked for: one of the parts.
+// order asks a helper for one of the parts.
 type order struct {
 	Join *joinOrder
 	Look *watched
@@ -71,7 +71,7 @@ type plan struct {
 	Kernel    bool
 }
 
-// answer is what a helper says. Descriptors come along in the order of the parts.
+// answer holds a helper's reply. Descriptors come along in the order of the parts.
 type answer struct {
 	Error       string
 	Posture     *bottle.PostureError

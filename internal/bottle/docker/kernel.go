@@ -30,7 +30,7 @@ const (
 	// volumePath names a volume, whose files the kernel looks up again each time: what was
 	// mounted there after the start is seen, and what the host writes later.
 	volumePath = "/.carboy"
-	// goferRoot is where the gofer has the container's root, in its mount namespace.
+	// goferRoot holds the container's root, in the gofer's mount namespace.
 	goferRoot = "/root"
 )
 
@@ -40,7 +40,7 @@ const goferName = "runsc-gofer"
 // kernelMemory is added to the limit on memory, for the kernel's own and its gofer's.
 const kernelMemory = 256 << 20
 
-// insideCaps are what the guest program has of rights over the container's own kernel, none
+// insideCaps lists what the guest program has of rights over the container's own kernel, none
 // of them over the host: to mount that kernel's file systems, and to become the user.
 var insideCaps = []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "MKNOD", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT"}
 

@@ -128,7 +128,7 @@ const (
 	goferRole   = "gofer"
 )
 
-// fileCaps are those that gVisor's processes may have on the host: without them they could
+// fileCaps lists those that gVisor's processes may have on the host: without them they could
 // not give files to their owners. carboy's runtime leaves them to the gofer.
 const fileCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID
 
