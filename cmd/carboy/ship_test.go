@@ -145,25 +145,27 @@ func TestShipWalk(t *testing.T) {
 	if len(blocks) != 3 {
 		t.Fatalf("%d blocks of commands, want 3", len(blocks))
 	}
-	testscript.Run(t, testscript.Params{
-		Files: []string{"testdata/ship/walk.txtar"}, RequireExplicitExec: true,
-		Setup: func(e *testscript.Env) error {
-			if err := setup(e); err != nil {
+	t.Run("walk", func(t *testing.T) { // it is over before the engine stops
+		testscript.Run(t, testscript.Params{
+			Files: []string{"testdata/ship/walk.txtar"}, RequireExplicitExec: true,
+			Setup: func(e *testscript.Env) error {
+				if err := setup(e); err != nil {
+					return err
+				}
+				for name, value := range map[string]string{"ROOT": h.Root, "SSH_PORT": strconv.Itoa(h.Port), "HOST_KEY": h.Dir + "/host_key.pub", "DOCKER_HOST": h.Docker, "USER": h.User} {
+					e.Setenv(name, value)
+				}
+				ssh := filepath.Join(e.Getenv("HOME"), ".ssh")
+				err := errors.Join(os.MkdirAll(ssh, 0o700), os.WriteFile(h.Dir+"/host_key.pub", []byte(h.KeyPub+" comment\n"), 0o644),
+					os.WriteFile(h.Dir+"/authorized_keys", nil, 0o600), os.Symlink(h.Dir+"/authorized_keys", ssh+"/authorized_keys"))
+				for i, b := range blocks {
+					text, _, _ := strings.Cut(b, "```")
+					err = errors.Join(err, os.WriteFile(filepath.Join(e.WorkDir, "block"+strconv.Itoa(i+1)+".sh"), []byte(text), 0o600))
+				}
 				return err
-			}
-			for name, value := range map[string]string{"ROOT": h.Root, "SSH_PORT": strconv.Itoa(h.Port), "HOST_KEY": h.Dir + "/host_key.pub", "DOCKER_HOST": h.Docker, "USER": h.User} {
-				e.Setenv(name, value)
-			}
-			ssh := filepath.Join(e.Getenv("HOME"), ".ssh")
-			err := errors.Join(os.MkdirAll(ssh, 0o700), os.WriteFile(h.Dir+"/host_key.pub", []byte(h.KeyPub+" comment\n"), 0o644),
-				os.WriteFile(h.Dir+"/authorized_keys", nil, 0o600), os.Symlink(h.Dir+"/authorized_keys", ssh+"/authorized_keys"))
-			for i, b := range blocks {
-				text, _, _ := strings.Cut(b, "```")
-				err = errors.Join(err, os.WriteFile(filepath.Join(e.WorkDir, "block"+strconv.Itoa(i+1)+".sh"), []byte(text), 0o600))
-			}
-			return err
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode},
+			},
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode},
+		})
 	})
 }
 
