@@ -393,16 +393,25 @@ func openByHandle(e *Env) error {
 	})...)
 }
 
-// writeReadOnly tries to change a file of the host, which the host checks afterwards.
+// writeReadOnly tries to change a file of the host, which the host checks afterwards. A kernel
+// may answer success where nothing changed: that is none.
 func writeReadOnly(e *Env) error {
 	p := e.ReadOnly + "/given"
+	changed := func(err error) error {
+		fi, serr := os.Stat(p)
+		b, rerr := os.ReadFile(p)
+		if err = errors.Join(err, serr, rerr); err == nil && len(b) > 0 && fi.Mode()&os.ModeSetuid == 0 {
+			err = errors.New("the answer is success, and nothing changed")
+		}
+		return err
+	}
 	return e.any(
 		try{"open", func() error { return os.WriteFile(p, []byte("owned"), 0o644) }},
-		try{"truncate", func() error { return os.Truncate(p, 0) }},
+		try{"truncate", func() error { return changed(os.Truncate(p, 0)) }},
 		try{"remove", func() error { return os.Remove(p) }},
 		try{"create", func() error { return os.WriteFile(e.ReadOnly+"/planted", []byte("owned"), 0o644) }},
 		try{"rename", func() error { return os.Rename(p, e.ReadOnly+"/renamed") }},
-		try{"chmod", func() error { return os.Chmod(p, 0o4777) }},
+		try{"chmod", func() error { return changed(os.Chmod(p, os.ModeSetuid|0o777)) }},
 		try{"descriptor", func() error {
 			fd, err := unix.Open(p, unix.O_RDONLY, 0)
 			if err != nil {
