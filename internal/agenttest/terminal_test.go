@@ -1,6 +1,8 @@
 package agenttest
 
 import (
+	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -26,6 +28,23 @@ type terminal struct {
 	from    int    // of shown, what await looks at
 	state   byte   // of the sequence under way: 0, ESC, '[', ']', or '\\' for an ESC in a string
 	control []byte
+	began   time.Time
+}
+
+// record adds a line to the file that CARBOY_TEST_RECORD names, in asciinema's format, version
+// 2: what a person saw can be played again.
+func (s *terminal) record(line any) {
+	name := os.Getenv("CARBOY_TEST_RECORD")
+	if name == "" {
+		return
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err == nil {
+		err = errors.Join(json.NewEncoder(f).Encode(line), f.Close())
+	}
+	if err != nil {
+		s.t.Error(err)
+	}
 }
 
 func openTerminal(t *testing.T, cmd *exec.Cmd, cols uint16) *terminal {
@@ -34,7 +53,8 @@ func openTerminal(t *testing.T, cmd *exec.Cmd, cols uint16) *terminal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &terminal{t: t, pty: f, cmd: cmd, news: make(chan struct{})}
+	s := &terminal{t: t, pty: f, cmd: cmd, news: make(chan struct{}), began: time.Now()}
+	s.record(map[string]any{"version": 2, "width": cols, "height": 40})
 	done := make(chan struct{})
 	go func() { defer close(done); s.read() }()
 	t.Cleanup(func() {
@@ -49,6 +69,9 @@ func (s *terminal) read() {
 	buf := make([]byte, 4096)
 	for {
 		n, err := s.pty.Read(buf)
+		if n > 0 {
+			s.record([]any{time.Since(s.began).Seconds(), "o", string(buf[:n])})
+		}
 		s.mu.Lock()
 		for _, c := range buf[:n] {
 			s.take(c)
