@@ -172,6 +172,9 @@ func (e *engine) start(ctx context.Context, id string, want *containerConfig) (*
 // remove removes a container, running or not, and returns when it is gone. One that was
 // gone is no error.
 func (e *engine) remove(ctx context.Context, id string) error {
+	// A paused one under gVisor does not end by the Engine's kill. Another answer than success
+	// says that it is not paused, or gone.
+	_ = e.call(ctx, http.MethodPost, container(id, "/unpause"), nil, nil, nil)
 	err := e.call(ctx, http.MethodDelete, container(id, ""), url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
 	if !dockerapi.Gone(err) {
 		return err
