@@ -58,7 +58,7 @@ func withKernel(t *testing.T) *dockertest.Engine {
 // TestKernelBottle has what is left out.
 func TestContractKernel(t *testing.T) {
 	if !testenv.Exhaustive() {
-		t.Skip("SKIPPED: the contract with the Engine's other runtime takes minutes; CARBOY_TEST_EXHAUSTIVE=1 runs it")
+		t.Skip("SKIPPED: the contract with the Engine's other runtime takes minutes; -short leaves it out, and CARBOY_TEST_EXHAUSTIVE=1 runs it")
 	}
 	withKernel(t)
 	bottletest.RunWithout(t, func() bottle.Backend { return Backend{} }, map[string]string{
