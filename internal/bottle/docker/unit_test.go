@@ -464,6 +464,8 @@ func TestSweep(t *testing.T) {
 		case r.Method == "GET":
 			fmt.Fprintf(w, `[{"Id":"living","Labels":%s},{"Id":"dead","Labels":%s},{"Id":"gone","Labels":%s},{"Id":"elsewhere","Labels":%s},{"Id":"stuck","Labels":%s}]`,
 				label(owner(), pidNamespace()), label("1 1 x", pidNamespace()), label("1 1 x", ""), label("1 1 x", "pid:[1]"), label("1 1 x", pidNamespace()))
+		case strings.HasSuffix(r.URL.Path, "/unpause"):
+			http.Error(w, `{"message":"it is not paused"}`, http.StatusInternalServerError)
 		case strings.HasSuffix(r.URL.Path, "/gone"), strings.HasSuffix(r.URL.Path, "/wait"):
 			http.Error(w, `{"message":"no such container"}`, http.StatusNotFound)
 		case strings.HasSuffix(r.URL.Path, "/stuck"):
