@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 //
 //	rt_sigaction(SIGCHLD, &{SIG_IGN}, NULL, 8)
 //	for { pause() }
+//
+// Arm has no pause: ppoll(NULL, 0, NULL, NULL, 0) blocks as long.
 var initCode = map[string][]byte{
 	"amd64": {
 		0xb8, 13, 0, 0, 0, // mov eax, 13 (rt_sigaction)
@@ -33,7 +36,30 @@ var initCode = map[string][]byte{
 		0, 0, 0, 0, 0, 0, 0, 0, // sa_restorer
 		0, 0, 0, 0, 0, 0, 0, 0, // sa_mask
 	},
+	"arm64": {
+		0xc8, 0x10, 0x80, 0xd2, // mov x8, 134 (rt_sigaction)
+		0x20, 0x02, 0x80, 0xd2, // mov x0, 17 (SIGCHLD)
+		0x81, 0x01, 0x00, 0x10, // adr x1, 48 bytes on: the action below
+		0x02, 0x00, 0x80, 0xd2, // mov x2, 0
+		0x03, 0x01, 0x80, 0xd2, // mov x3, 8
+		0x01, 0x00, 0x00, 0xd4, // svc 0
+		0x28, 0x09, 0x80, 0xd2, // mov x8, 73 (ppoll)
+		0x00, 0x00, 0x80, 0xd2, // mov x0, 0
+		0x01, 0x00, 0x80, 0xd2, // mov x1, 0
+		0x02, 0x00, 0x80, 0xd2, // mov x2, 0
+		0x03, 0x00, 0x80, 0xd2, // mov x3, 0
+		0x04, 0x00, 0x80, 0xd2, // mov x4, 0
+		0x01, 0x00, 0x00, 0xd4, // svc 0
+		0xf9, 0xff, 0xff, 0x17, // b back to mov x8, 73
+		1, 0, 0, 0, 0, 0, 0, 0, // sa_handler = SIG_IGN
+		0, 0, 0, 0, 0, 0, 0, 0, // sa_flags
+		0, 0, 0, 0, 0, 0, 0, 0, // sa_restorer
+		0, 0, 0, 0, 0, 0, 0, 0, // sa_mask
+	},
 }
+
+// elfMachine holds the numbers that ELF gives to architectures.
+var elfMachine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 const elfBase = 0x400000
 
@@ -56,8 +82,8 @@ func initELF() ([]byte, error) {
 	var b []byte
 	put := func(n uint64, size int) { b = append(b, le(n, size)...) }
 	b = append(b, 0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	put(2, 2)                     // ET_EXEC
-	put(62, 2)                    // EM_X86_64
+	put(2, 2) // ET_EXEC
+	put(uint64(elfMachine[runtime.GOARCH]), 2)
 	put(1, 4)                     // version
 	put(elfBase+ehsize+phsize, 8) // entry
 	put(ehsize, 8)                // program headers

@@ -20,4 +20,10 @@ func TestInitIgnoresChildren(t *testing.T) {
 	if at+len(want) != len(code) || !bytes.Equal(code[at:], want) {
 		t.Errorf("the action at %d of %d is % x", at, len(code), code[at:])
 	}
+	code = initCode["arm64"]
+	const adr = 8 // where adr x1 stands; the distance is in bits 5 to 23, times 4
+	at = adr + int(binary.LittleEndian.Uint32(code[adr:])>>5&0x7ffff)*4
+	if at+len(want) != len(code) || !bytes.Equal(code[at:], want) {
+		t.Errorf("arm64: the action at %d of %d is % x", at, len(code), code[at:])
+	}
 }

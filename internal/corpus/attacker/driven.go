@@ -178,12 +178,7 @@ func trickster(args []string) error {
 		return cannot("%v", err)
 	}
 	e := &Env{World: &World{Workspace: ws}}
-	flood := func() error {
-		if !rawSupported {
-			return nil
-		}
-		return storm([]string{fmt.Sprint(Forks)})
-	}
+	flood := func() error { return storm([]string{fmt.Sprint(Forks)}) }
 	sh, err := copyProgram(e, "/bin/sh", Innocent)
 	if err != nil {
 		return err

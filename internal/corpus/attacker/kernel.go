@@ -70,7 +70,7 @@ func kernelCalls() []Attack {
 			}}),
 		calls("modules", "Load code into the kernel: modules and kexec.", noSuch, try{"init_module", call(unix.SYS_INIT_MODULE, zero(), 64, text(""))}, try{"finit_module", call(unix.SYS_FINIT_MODULE, 0, text(""), 0)},
 			try{"delete_module", call(unix.SYS_DELETE_MODULE, text("no-such-module"), 0)}, try{"kexec_load", call(unix.SYS_KEXEC_LOAD, 0, 0, 0, 0)}),
-		calls("ports", "Take the processor's I/O ports.", noSuch, try{"iopl", call(unix.SYS_IOPL, 3)}, try{"ioperm", call(unix.SYS_IOPERM, 0, 1024, 1)}),
+		calls("ports", "Take the processor's I/O ports.", noSuch, try{"iopl", call(sysIopl, 3)}, try{"ioperm", call(sysIoperm, 0, 1024, 1)}),
 	}
 }
 
