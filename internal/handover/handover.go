@@ -138,7 +138,7 @@ func (c *Conn) Recv(v any) (files []*os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if files, err = received(oob[:oobn]); err != nil {
+	if files, err = Files(oob[:oobn]); err != nil {
 		return files, err
 	}
 	if n == 0 {
@@ -161,7 +161,9 @@ func (c *Conn) Recv(v any) (files []*os.File, err error) {
 	return files, json.Unmarshal(body, v)
 }
 
-func received(oob []byte) (files []*os.File, err error) {
+// Files returns the descriptors in the control messages of a Unix socket, close-on-exec. If
+// one is malformed, it closes those before it.
+func Files(oob []byte) (files []*os.File, err error) {
 	if len(oob) == 0 {
 		return nil, nil
 	}
@@ -172,7 +174,10 @@ func received(oob []byte) (files []*os.File, err error) {
 	for i := range msgs {
 		fds, err := unix.ParseUnixRights(&msgs[i])
 		if err != nil {
-			return files, err
+			for _, f := range files {
+				f.Close()
+			}
+			return nil, err
 		}
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)

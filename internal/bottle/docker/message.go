@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/handover"
 )
 
 const (
@@ -44,15 +46,7 @@ func receive(c *net.UnixConn, v any) (files []*os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := unix.ParseSocketControlMessage(oob[:m])
-	for _, x := range list {
-		if fds, rerr := unix.ParseUnixRights(&x); rerr == nil {
-			for _, fd := range fds {
-				unix.CloseOnExec(fd)
-				files = append(files, os.NewFile(uintptr(fd), "handed"))
-			}
-		}
-	}
+	files, err = handover.Files(oob[:m])
 	size := binary.BigEndian.Uint32(head)
 	if err == nil && (n != len(head) || flags&unix.MSG_CTRUNC != 0 || size > maxMessage) {
 		err = errors.New("a message in pieces")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/handover"
 )
 
 // The supervisor and the shim exchange frames over a Unix stream socket pair: a
@@ -139,7 +140,7 @@ func (c *conn) recv(head any) (body []byte, files []*os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if files, err = parseFDs(oob[:oobn]); err != nil {
+	if files, err = handover.Files(oob[:oobn]); err != nil {
 		return nil, nil, err
 	}
 	fail := func(err error) ([]byte, []*os.File, error) {
@@ -169,29 +170,6 @@ func (c *conn) recv(head any) (body []byte, files []*os.File, err error) {
 		return fail(err)
 	}
 	return both[first:], files, nil
-}
-
-func parseFDs(oob []byte) ([]*os.File, error) {
-	if len(oob) == 0 {
-		return nil, nil
-	}
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil, err
-	}
-	var files []*os.File
-	for i := range msgs {
-		fds, err := unix.ParseUnixRights(&msgs[i])
-		if err != nil {
-			closeAll(files)
-			return nil, err
-		}
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
-			files = append(files, os.NewFile(uintptr(fd), "donated"))
-		}
-	}
-	return files, nil
 }
 
 func closeAll(files []*os.File) {
