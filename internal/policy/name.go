@@ -107,5 +107,5 @@ func ServiceName(name string) bool {
 	return checkLabel(name) == nil && !strings.Contains(name, "_") && name[0] >= 'a' && name[0] <= 'z' && name != "localhost" && name != hostname
 }
 
-// hostname is what a bottle calls itself.
+// hostname holds the name by which a bottle calls itself.
 const hostname = "carboy"

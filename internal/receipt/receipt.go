@@ -434,7 +434,7 @@ type Service struct {
 	Name   string    `json:"name"`
 	Image  store.Raw `json:"image"`
 	Digest string    `json:"digest,omitempty"` // empty: the image could not be had
-	// Class is of the bottle's verified posture; empty: there was no bottle.
+	// Class comes from the bottle's verified posture; empty: there was no bottle.
 	Class bottle.Isolation `json:"class,omitempty"`
 	// Health says how far the service came; empty: it was never ready.
 	Health string `json:"health,omitempty"`

@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -177,6 +178,7 @@ type box struct {
 	layers  []layer
 	scratch string // a directory to be removed; empty: none
 	meter   *meter
+	paused  atomic.Bool // the container may be
 	copies  bottle.WholeCopies
 	posture bottle.Posture
 
@@ -281,7 +283,7 @@ func (x *box) destroy() error {
 		if id == "" {
 			continue
 		}
-		err := x.engine.remove(ctx, id)
+		err := x.engine.remove(ctx, id, id == x.id && x.paused.Load())
 		if answer := (*dockerapi.Error)(nil); err != nil && !errors.As(err, &answer) && len(processes) > 0 {
 			// The Engine has ended or hangs. It is enough that the processes end; what
 			// it remembers of the container is removed by the next carboy.
@@ -350,6 +352,7 @@ func (x *box) Pause(ctx context.Context) error {
 	if x.over() {
 		return bottle.ErrGone
 	}
+	x.paused.Store(true) // also if the answer does not come
 	err := x.engine.call(ctx, "POST", container(x.id, "/pause"), nil, nil, nil)
 	if err != nil && x.over() {
 		return bottle.ErrGone
@@ -360,7 +363,9 @@ func (x *box) Pause(ctx context.Context) error {
 // Checkpoint implements bottle.Bottle.
 func (x *box) Checkpoint(ctx context.Context, o bottle.CheckpointOptions, w io.Writer) (bottle.Checkpointed, error) {
 	goOn := func(ctx context.Context) error {
-		return x.engine.call(ctx, "POST", container(x.id, "/unpause"), nil, nil, nil)
+		err := x.engine.call(ctx, "POST", container(x.id, "/unpause"), nil, nil, nil)
+		x.paused.Store(err != nil)
+		return err
 	}
 	return x.copies.Checkpoint(ctx, x.Pause, goOn, x.ExportAll, o, w)
 }

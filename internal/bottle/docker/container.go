@@ -170,11 +170,12 @@ func (e *engine) start(ctx context.Context, id string, want *containerConfig) (*
 }
 
 // remove removes a container, running or not, and returns when it is gone. One that was
-// gone is no error.
-func (e *engine) remove(ctx context.Context, id string) error {
-	// A paused one under gVisor does not end by the Engine's kill. Another answer than success
-	// says that it is not paused, or gone.
-	_ = e.call(ctx, http.MethodPost, container(id, "/unpause"), nil, nil, nil)
+// gone is no error. One that may be paused goes on first: under gVisor the Engine's kill does
+// not end it else.
+func (e *engine) remove(ctx context.Context, id string, paused bool) error {
+	if paused {
+		_ = e.call(ctx, http.MethodPost, container(id, "/unpause"), nil, nil, nil)
+	}
 	err := e.call(ctx, http.MethodDelete, container(id, ""), url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
 	if !dockerapi.Gone(err) {
 		return err
@@ -267,6 +268,7 @@ func (e *engine) sweep(ctx context.Context) error {
 	var list []struct {
 		ID     string `json:"Id"`
 		Labels map[string]string
+		State  string
 	}
 	q := url.Values{"all": {"1"}, "filters": {`{"label":["` + labelOwner + `"]}`}}
 	if err := e.call(ctx, http.MethodGet, "/containers/json", q, nil, &list); err != nil {
@@ -277,7 +279,7 @@ func (e *engine) sweep(ctx context.Context) error {
 		if ownerLives(c.Labels) {
 			continue
 		}
-		if err := e.remove(ctx, c.ID); err != nil {
+		if err := e.remove(ctx, c.ID, c.State == "paused"); err != nil {
 			id := safetext.String(c.ID, 64)
 			errs = append(errs, fmt.Errorf("remove what a carboy left that was killed (docker rm -f %s): %w", id, err))
 		}

@@ -55,7 +55,7 @@ func withKernel(t *testing.T) *dockertest.Engine {
 }
 
 // TestContractKernel: with a kernel of the container's own, bottles keep the contract.
-// TestKernelBottle has what is left out.
+// TestKernelBottle tests the rest.
 func TestContractKernel(t *testing.T) {
 	if !testenv.Exhaustive() {
 		t.Skip("SKIPPED: the contract with the Engine's other runtime takes minutes; -short leaves it out, and CARBOY_TEST_EXHAUSTIVE=1 runs it")

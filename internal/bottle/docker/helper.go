@@ -30,7 +30,8 @@ const (
 	helperSocket = volumePath + "/s"
 )
 
-// helperCaps lists the capabilities that joining, mounting a root, giving files away and reading /proc take.
+// helperCaps lists the capabilities that joining, mounting a root, giving files away and
+// reading /proc take.
 var helperCaps = []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "MKNOD", "NET_ADMIN", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"}
 
 // order asks a helper for one of the parts.
@@ -383,7 +384,7 @@ func (e *engine) ask(ctx context.Context, o *order, files []*os.File) (a *answer
 		defer func() {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endPatience)
 			defer cancel()
-			err = errors.Join(err, e.remove(late, id))
+			err = errors.Join(err, e.remove(late, id, false))
 		}()
 	}
 	if err != nil {

@@ -462,10 +462,8 @@ func TestSweep(t *testing.T) {
 	e := standIn(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == "GET":
-			fmt.Fprintf(w, `[{"Id":"living","Labels":%s},{"Id":"dead","Labels":%s},{"Id":"gone","Labels":%s},{"Id":"elsewhere","Labels":%s},{"Id":"stuck","Labels":%s}]`,
-				label(owner(), pidNamespace()), label("1 1 x", pidNamespace()), label("1 1 x", ""), label("1 1 x", "pid:[1]"), label("1 1 x", pidNamespace()))
-		case strings.HasSuffix(r.URL.Path, "/unpause"):
-			http.Error(w, `{"message":"it is not paused"}`, http.StatusInternalServerError)
+			fmt.Fprintf(w, `[{"Id":"living","Labels":%s},{"Id":"dead","Labels":%s},{"Id":"paused","State":"paused","Labels":%s},{"Id":"gone","Labels":%s},{"Id":"elsewhere","Labels":%s},{"Id":"stuck","Labels":%s}]`,
+				label(owner(), pidNamespace()), label("1 1 x", pidNamespace()), label("1 1 x", pidNamespace()), label("1 1 x", ""), label("1 1 x", "pid:[1]"), label("1 1 x", pidNamespace()))
 		case strings.HasSuffix(r.URL.Path, "/gone"), strings.HasSuffix(r.URL.Path, "/wait"):
 			http.Error(w, `{"message":"no such container"}`, http.StatusNotFound)
 		case strings.HasSuffix(r.URL.Path, "/stuck"):
@@ -475,7 +473,7 @@ func TestSweep(t *testing.T) {
 		}
 	})
 	err := e.sweep(t.Context())
-	if !slices.Equal(removed, []string{"DELETE /containers/dead"}) {
+	if !slices.Equal(removed, []string{"DELETE /containers/dead", "POST /containers/paused/unpause", "DELETE /containers/paused"}) {
 		t.Errorf("%q", removed)
 	}
 	if err == nil || !strings.Contains(err.Error(), "docker rm -f stuck") || strings.Contains(err.Error(), "gone") {
